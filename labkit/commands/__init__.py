@@ -1,0 +1,1 @@
+"""One file a verb of the `lab` command; each defines a click command named `command`."""

@@ -1,0 +1,1 @@
+"""The inference engine: slots, KV cache, one program over rows, sampling and scheduling."""

@@ -1,0 +1,1 @@
+"""From question to ledger: plan, run, record, verdict, ledger, publish."""

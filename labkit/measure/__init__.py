@@ -1,0 +1,1 @@
+"""Metrics with their definitions, timing, statistics and the device's own ceilings."""

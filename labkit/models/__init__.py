@@ -1,0 +1,1 @@
+"""Model files and what they hold: GGUF reader, tokenizer, chat template, catalogue, one file an architecture."""

@@ -1,0 +1,1 @@
+"""One file an operation: the wrapper that records its kernel and, beside it, its NumPy reference."""
