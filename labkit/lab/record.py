@@ -1,0 +1,190 @@
+"""The record of a run (`run.json`): its schema, and reading and changing it so no reader ever sees half of it."""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from labkit.errors import RunError
+
+State = Literal["running", "completed", "failed", "crashed", "killed", "timed-out", "stopped-early"]
+STATES: tuple[str, ...] = get_args(State)
+FINAL_STATES = tuple(state for state in STATES if state != "running")
+
+# What `lab run` ends with for each state; a stopped run is not a success.
+EXIT_CODES: dict[str, int] = {
+    "completed": 0,
+    "failed": 1,
+    "stopped-early": 1,
+    "killed": 1,
+    "crashed": 4,
+    "timed-out": 5,
+}
+
+
+def utc_now() -> str:
+    """The present in UTC, ISO 8601 to the second: `2026-12-01T00:16:26Z`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Frozen(BaseModel):
+    """A record that is not changed in place and refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")
+
+
+class Check(Frozen):
+    """A correctness gate the notebook passed or failed before it measured."""
+
+    name: str
+    passed: bool
+    detail: str = ""
+
+
+class Host(Frozen):
+    """The machine, without its name: processor, logical cores, memory in bytes, system, and which boot it was."""
+
+    cpu: str
+    cores: int
+    ram_bytes: int
+    os: str
+    boot_id: str | None = None
+
+
+class Git(Frozen):
+    """The commit of the code; `diff_sha256` covers changed and untracked code, not the lab's own data."""
+
+    commit: str
+    dirty: bool
+    diff_sha256: str | None = None
+
+
+class Cells(Frozen):
+    """How many code cells the notebook has and what became of them, counted from the kernel's own answers."""
+
+    total: int
+    executed: int
+    failed: int
+    not_run: int
+
+
+class Resumption(Frozen):
+    """One time a run that had ended early was taken up again, with the state it was left in."""
+
+    utc: str
+    state: State
+    reason: str
+
+
+class RunRecord(Frozen):
+    """Everything that is known of a run but its samples. Times are UTC; the host has no name in it."""
+
+    schema_version: Literal[1] = Field(1, alias="schema")
+    id: str
+    experiment: str
+    name: str | None = None
+    state: State
+    reason: str = ""
+    started: str
+    ended: str | None = None
+    parameters: dict[str, Any]
+    plan_hash: str | None = None
+    exploratory: bool = True
+    retrospective: bool = False  # the plan came after the first measurement
+    interactive: bool = False  # run by hand in a notebook, not by `lab run`
+    quick: bool | None = None
+    device: dict[str, Any] | None = None
+    host: Host
+    model: dict[str, Any] | None = None
+    shaders: dict[str, str] = {}
+    program_fingerprints: dict[str, str] = {}
+    git: Git | None = None
+    packages: dict[str, str] = {}
+    checks: tuple[Check, ...] = ()
+    notes: tuple[str, ...] = ()
+    cells: Cells | None = None
+    notebook: str | None = None  # path inside the lab
+    notebook_sha256: str | None = None  # of the code cells alone
+    resumed: tuple[Resumption, ...] = ()
+    verdict: dict[str, Any] | None = None
+    artefacts: dict[str, str] = {}
+
+    def to_json(self) -> str:
+        """The text of `run.json`; nan and infinities become the strings `NaN`, `Infinity`, `-Infinity`."""
+        return self.model_dump_json(by_alias=True, indent=2) + "\n"
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Writes `text` aside and renames it over `path`, so a reader sees the old file or the new one, never a part."""
+    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(aside, path)
+    except BaseException:
+        Path(aside).unlink(missing_ok=True)
+        raise
+
+
+def read_record(folder: Path) -> RunRecord:
+    """The record in `folder`. RunError when it is missing, damaged or of another schema."""
+    path = folder / "run.json"
+    try:
+        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{folder} is not a run: it has no run.json") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise RunError(f"{path} is not a run record: {place}: {first['msg']}") from None
+
+
+@contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Holds the folder's write lock; a process that dies while holding it frees it."""
+    handle = os.open(folder / ".write", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def update_record(folder: Path, change: Callable[[RunRecord], Mapping[str, Any]]) -> RunRecord:
+    """Applies `change` (the record → the fields to replace) under the folder's lock; the notebook's kernel and the
+    runner both write `run.json`, so neither may lose what the other wrote. Returns the new record."""
+    with exclusive(folder):
+        record = read_record(folder)
+        fields = {name: getattr(record, name) for name in RunRecord.model_fields} | dict(change(record))
+        new = RunRecord(**fields)
+        write_atomic(folder / "run.json", new.to_json())
+    return new
+
+
+def canonical_cell(cell: Mapping[str, Any]) -> str:
+    """A cell's knob values as canonical JSON (sorted keys, no spaces), as in `measurements.csv`: `{"width":8}`.
+
+    NumPy scalars become Python numbers; ValueError for values JSON cannot hold."""
+    plain = {str(key): plain_value(value) for key, value in cell.items()}
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def plain_value(value: Any) -> Any:
+    """`value` as JSON can hold it: NumPy scalars and arrays, tuples and paths become plain Python."""
+    if hasattr(value, "tolist"):  # NumPy scalars and arrays
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return value

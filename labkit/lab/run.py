@@ -1,0 +1,358 @@
+"""A run as its notebook sees it: plan, conditions, checks, samples, progress and conclusion, stored as they come."""
+
+import html
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import ParameterError, RunError
+from labkit.lab.folder import PARTIAL, PROGRESS, RunFolder
+from labkit.lab.lock import free_device, take_device
+from labkit.lab.measurements import Measurement, append_json, append_rows, checked_value, read_rows
+from labkit.lab.progress import ProgressDisplay, write_progress
+from labkit.lab.record import (
+    Check,
+    RunRecord,
+    canonical_cell,
+    exclusive,
+    plain_value,
+    read_record,
+    update_record,
+    utc_now,
+    write_atomic,
+)
+from labkit.lab.redact import Redactor
+
+if TYPE_CHECKING:
+    import pandas
+
+    from labkit.lab.lab import Lab
+
+
+class Run:
+    """One run of an experiment. Made by `Lab.run`; everything handed to it is on the disk when the call returns.
+
+    Under `lab run` it writes into the folder the runner made. By hand in a notebook it makes a folder of its own at
+    the first thing worth storing, and `conclude` closes it."""
+
+    def __init__(self, lab: "Lab", record: RunRecord, path: Path | None, wait: bool = True) -> None:
+        self.lab = lab
+        self.attached = path is not None  # a runner owns the folder
+        self.closed = False
+        self._draft = record
+        self._path = path
+        self._folder: RunFolder | None = None
+        self._wait = wait
+        self._device: str | None = None
+        self._display: ProgressDisplay | None = None
+        self._redactor = Redactor()
+        self._rows: list[Measurement] = read_rows(path / "measurements.csv") if path else []
+        self._order = self._rows[-1].order + 1 if self._rows else 0
+        started = datetime.fromisoformat(record.started)
+        self._zero = time.perf_counter() - (datetime.now(UTC) - started).total_seconds()
+
+    # What it is
+
+    @property
+    def id(self) -> str:
+        """The run's name on the disk and in the ledger."""
+        return self._draft.id
+
+    @property
+    def experiment(self) -> str:
+        """The experiment it is a run of, `batch-decode`."""
+        return self._draft.experiment
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters as stored, defaults included."""
+        return self._draft.parameters
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are now; made on first use when the run is by hand."""
+        if self._path is None:
+            if self.closed:
+                raise RunError(f"the run {self.id} is closed; start another with lab.run({self.experiment!r})")
+            self._folder = RunFolder.create(self.lab.root, self._draft)
+            self._path = self._folder.path
+        return self._path
+
+    @property
+    def record(self) -> RunRecord:
+        """What is known so far, as `run.json` has it."""
+        return self._draft if self._path is None else read_record(self._path)
+
+    def elapsed(self, at: float | None = None) -> float:
+        """Seconds since the run's start; `at` is a reading of `time.perf_counter()`, now when left out.
+
+        A resumed run counts from its first start, so times of one run share one zero."""
+        return (time.perf_counter() if at is None else at) - self._zero
+
+    # What it is told
+
+    def plan(self, plan: Any) -> "Run":
+        """Stores the plan and its hash, before the first measurement; later, the record says *retrospective*.
+
+        RunError when the run already holds another plan."""
+        path = self._open()
+        document, plan_hash = plan_document(plan)
+        known = read_record(path).plan_hash
+        if known == plan_hash:
+            return self
+        if known is not None:
+            raise RunError(
+                f"the run {self.id} has a plan already ({known[:12]}); a changed plan needs a run of its own"
+            )
+        write_atomic(path / "plan.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        self._update(plan_hash=plan_hash, exploratory=False, retrospective=bool(self._rows))
+        return self
+
+    def describe(
+        self, device: Any = None, model: Any = None, programs: Mapping[str, str] | None = None, **notes: str
+    ) -> "Run":
+        """Fills in the conditions: plain dictionaries, or objects with a `describe()`; programs: label → fingerprint.
+
+        With a device, waits until no other timed run is on it, and holds it until the run ends. Further keywords
+        are kept as notes, `clock="fixed at 2.4 GHz"`."""
+        path = self._open()
+        fields: dict[str, Any] = {}
+        if device is not None:
+            fields["device"] = described = self._redactor.value(plain_value(description(device, "device")))
+            self._hold(str(described.get("uuid") or described.get("name") or "unnamed"))
+        if model is not None:
+            fields["model"] = self._redactor.value(plain_value(description(model, "model")))
+        old = read_record(path)
+        if programs:
+            fields["program_fingerprints"] = old.program_fingerprints | {str(k): str(v) for k, v in programs.items()}
+        if notes:
+            added = [f"{name}: {self._redactor.text(str(text))}" for name, text in notes.items()]
+            fields["notes"] = (*old.notes, *added)
+        self._update(**fields)
+        return self
+
+    def check(self, name: str, passed: bool, detail: str = "") -> bool:
+        """Records a correctness gate; a speed is worth nothing where it failed. Returns `passed`."""
+        check = Check(name=name, passed=bool(passed), detail=self._redactor.text(detail))
+        update_record(self._open(), lambda old: {"checks": (*old.checks, check)})
+        return check.passed
+
+    def measure(self, cell: Mapping[str, Any], block: int, **metrics: float) -> "Run":
+        """Appends the samples of one measurement: metrics by their registered id, `decode_tok_s=41.2`.
+
+        `cell` holds the knob values measured, `block` is the repetition. The rows are on the disk on return.
+        ParameterError for a metric that is not registered or a value that is not a finite number."""
+        if not metrics:
+            raise ParameterError(f"measure(cell={dict(cell)}) has no metric; give at least one, as decode_tok_s=41.2")
+        require_registered(metrics)
+        values = {metric: checked_value(metric, value) for metric, value in metrics.items()}
+        text, utc = canonical_cell(cell), utc_now()
+        rows = [Measurement(int(block), self._order, text, metric, value, utc) for metric, value in values.items()]
+        path = self._open()
+        with exclusive(path):
+            append_rows(path / "measurements.csv", rows)
+        self._rows += rows
+        self._order += 1
+        return self
+
+    def request(self, *, block: int, cell: Mapping[str, Any], **row: Any) -> "Run":
+        """Appends one request to `requests.jsonl`; times in seconds since the run's start (see `elapsed`)."""
+        path = self._open()
+        full = {"block": int(block), "cell": plain_value(cell), **self._redactor.value(plain_value(row))}
+        with exclusive(path):
+            append_json(path / "requests.jsonl", full)
+        return self
+
+    def missing(
+        self, cells: Iterable[Mapping[str, Any]], blocks: int | Iterable[int], metric: str | None = None
+    ) -> list[tuple[dict[str, Any], int]]:
+        """The (cell, block) pairs that have no sample yet (none of `metric`, when given), block by block.
+
+        All of them in a fresh run; after `lab run --resume`, what the killed run lacks."""
+        have = {(row.cell, row.block) for row in self._rows if metric in (None, row.metric)}
+        wanted = [dict(cell) for cell in cells]
+        repetitions = range(blocks) if isinstance(blocks, int) else blocks
+        return [(cell, block) for block in repetitions for cell in wanted if (canonical_cell(cell), block) not in have]
+
+    def progress(self, done: float, total: float, text: str = "") -> None:
+        """Says how far a long cell is: shown by `lab run` with the time left, or in the notebook when run by hand."""
+        if self.closed:
+            return
+        if self.attached:
+            write_progress(self.folder / PROGRESS, done, total, text)
+            return
+        if self._display is None:
+            self._display = ProgressDisplay()
+        self._display.show(done, total, text)
+
+    def stop(self, reason: str) -> None:
+        """Ends the notebook early on purpose: the record says `stopped-early` and why, and no later cell is run."""
+        if self.attached:
+            self._update(reason=self._redactor.text(reason))
+            raise SystemExit(0)
+        self._close("stopped-early", reason)
+
+    def conclude(self, figure: Any = None, claims: Sequence[str] = (), should_not_claim: Sequence[str] = ()) -> "Run":
+        """Stores the main figure and what may and may not be claimed. By hand, also judges, closes and enters it in
+        the ledger; under `lab run` the runner does that once the notebook has ended."""
+        path = self._open()
+        if figure is not None:
+            store_figure(path, figure)
+        document = {"claims": list(claims), "should_not_claim": list(should_not_claim), "utc": utc_now()}
+        write_atomic(
+            path / "conclusion.json", json.dumps(self._redactor.value(document), indent=2, ensure_ascii=False) + "\n"
+        )
+        if not self.attached:
+            self._close("completed", "concluded by hand")
+        return self
+
+    def close(self) -> None:
+        """Ends a run by hand that is not concluded; one that stored nothing leaves nothing."""
+        if not self.attached and not self.closed:
+            self._close("stopped-early", "closed before run.conclude()")
+
+    # What it knows
+
+    def table(self, metric: str | None = None) -> "pandas.DataFrame":
+        """The samples as a table: the columns of `measurements.csv` and one column a knob."""
+        import pandas
+
+        rows = [row for row in self._rows if metric in (None, row.metric)]
+        frame = pandas.DataFrame(rows, columns=list(Measurement._fields))
+        knobs = [json.loads(row.cell) for row in rows]
+        for knob in dict.fromkeys(name for cell in knobs for name in cell):
+            if knob not in frame:
+                frame[knob] = [cell.get(knob) for cell in knobs]
+        return frame
+
+    def verdict(self) -> Any:
+        """The plan's rule applied to the samples so far. RunError when there is no plan."""
+        from labkit.lab.judging import judge_run
+
+        verdict = judge_run(self.folder)
+        if verdict is None:
+            raise RunError(f"the run {self.id} has no plan to judge by; give it one with run.plan(...)")
+        return verdict
+
+    def __repr__(self) -> str:
+        record = self.record
+        verdict = f", {record.verdict.get('outcome', '')}" if record.verdict else ""
+        return f"<Run {self.id}: {record.state}{verdict}, {len(self._rows)} samples>"
+
+    def _repr_html_(self) -> str:
+        record = self.record
+        facts = {
+            "run": record.id,
+            "state": f"{record.state}{': ' + record.reason if record.reason else ''}",
+            "plan": "none (exploring)" if record.plan_hash is None else record.plan_hash[:12],
+            "device": (record.device or {}).get("name", "not described"),
+            "samples": len(self._rows),
+            "checks": ", ".join(f"{c.name}: {'passed' if c.passed else 'FAILED'}" for c in record.checks) or "none",
+        }
+        return facts_table(facts)
+
+    # How it writes
+
+    def _open(self) -> Path:
+        if self.closed:
+            raise RunError(f"the run {self.id} is closed; start another with lab.run({self.experiment!r})")
+        return self.folder
+
+    def _update(self, **fields: Any) -> None:
+        self._draft = update_record(self._open(), lambda _: fields)
+
+    def _hold(self, uuid: str) -> None:
+        if self._device == uuid:
+            return
+        if self._device is not None:
+            free_device(self._device)
+        take_device(uuid, self.experiment, wait=self._wait, waiting=lambda text: self.progress(0, 0, text))
+        self._device = uuid
+
+    def _close(self, state: Any, reason: str) -> None:
+        self.closed = True
+        if self._display is not None:
+            self._display.close()
+        if self._device is not None:
+            free_device(self._device)
+            self._device = None
+        if self._folder is None:
+            return
+        if state != "completed" and not self._rows and self.record.plan_hash is None:
+            self._folder.discard()
+            self._path = None
+            return
+        from labkit.lab.judging import judged_fields
+
+        fields = judged_fields(self._folder.path) if state == "completed" else {}
+        self._path = self._folder.finalise(state, reason, **fields)
+        if state == "completed":
+            from labkit.lab.settle import enter_ledger
+
+            enter_ledger(self.lab.root, self._path)
+
+
+def attach(lab: "Lab", path: Path, experiment: str, parameters: Mapping[str, Any] | None, wait: bool) -> Run:
+    """The run whose folder the runner made; the notebook's own parameter values are added to the record."""
+    if not path.name.startswith(PARTIAL):
+        raise RunError(f"LABKIT_RUN names {path}, which is not a run in progress; start experiments with `lab run`")
+    record = read_record(path)
+    if record.experiment != experiment:
+        raise RunError(
+            f"this notebook runs as {record.experiment!r} but asks for a run of {experiment!r}; use lab.run with "
+            f"the notebook's own name"
+        )
+    if parameters:
+        added = Redactor().value(plain_value(parameters))
+        record = update_record(path, lambda old: {"parameters": old.parameters | added})
+    return Run(lab, record, path, wait)
+
+
+def plan_document(plan: Any) -> tuple[dict[str, Any], str]:
+    """A plan as stored, and its hash. ParameterError for what is not a plan."""
+    try:
+        return plan.model_dump(mode="json"), str(plan.hash)
+    except AttributeError:
+        raise ParameterError(f"run.plan takes a labkit Plan, not {type(plan).__name__}") from None
+
+
+def description(thing: Any, what: str) -> dict[str, Any]:
+    """A device or model as a dictionary. ParameterError when it is neither one nor describes itself."""
+    if isinstance(thing, Mapping):
+        return dict(thing)
+    if hasattr(thing, "describe"):
+        return dict(thing.describe())
+    raise ParameterError(f"describe({what}=...) takes a dictionary or an object with describe(), not {thing!r}")
+
+
+def require_registered(metrics: Iterable[str]) -> None:
+    """ParameterError for a metric the registry does not define; the message names those most like it."""
+    import difflib
+
+    from labkit.measure.metrics import METRICS
+
+    for metric in metrics:
+        if metric not in METRICS:
+            near = difflib.get_close_matches(metric, METRICS, n=3) or sorted(METRICS)[:8]
+            raise ParameterError(f"{metric!r} is not a registered metric; did you mean {', '.join(near)}?")
+
+
+def store_figure(path: Path, figure: Any) -> None:
+    """Writes a plotly figure as `figure.json`. ParameterError for anything else."""
+    if not hasattr(figure, "to_json"):
+        raise ParameterError(f"conclude(figure=...) takes a plotly figure, not {type(figure).__name__}")
+    document = Redactor().value(json.loads(figure.to_json()))
+    write_atomic(path / "figure.json", json.dumps(document, ensure_ascii=False))
+
+
+def facts_table(facts: Mapping[str, Any]) -> str:
+    """A two-column HTML table that needs no style sheet and stands in light and dark themes."""
+    rows = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+        f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table>{rows}</table>"
