@@ -21,7 +21,14 @@ _ARITHMETIC = {
     137: lambda a, b: a % b if b else 0,
     194: lambda a, b: a >> b,
     196: lambda a, b: a << b,
+    170: lambda a, b: int(a == b),
+    171: lambda a, b: int(a != b),
+    172: lambda a, b: int(a > b),
+    174: lambda a, b: int(a >= b),
+    176: lambda a, b: int(a < b),
+    178: lambda a, b: int(a <= b),
 }
+_SELECT = 169
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,8 @@ class _Module:
             op, args = self.operations[ident]
             if op in _ARITHMETIC and len(args) == 2:
                 return int(_ARITHMETIC[op](self.value(args[0], given), self.value(args[1], given)))
+            if op == _SELECT:
+                return self.value(args[1] if self.value(args[0], given) else args[2], given)
         raise ShaderError(f"{self.name} sizes an array by an expression labkit cannot evaluate: use +, -, *, / or shifts")
 
     def size(self, kind: int, given: dict[str, int]) -> int:
