@@ -1,0 +1,186 @@
+"""ModelConfig, the shape of a model; the registry of architectures; checked reading of a file's metadata."""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from labkit.errors import ModelError
+from labkit.models.gguf import GgufFile
+from labkit.models.tensor_types import runnable_types
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What an architecture needs to know of one model; lengths count elements.
+
+    `rope_pairing`: dimensions (2i, 2i+1) rotate together if "interleaved", (i, i + rope_dim/2) if "half".
+    `rope_freq_factors`: rope_dim/2 divisors of the rotation frequencies theta^(-2i/rope_dim), or None for all ones.
+    `tied`: the output projection is the embedding table.
+    """
+
+    architecture: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    rope_dim: int
+    rope_pairing: Literal["interleaved", "half"]
+    rope_freq_factors: tuple[float, ...] | None
+    rms_eps: float
+    vocab: int
+    context: int
+    tied: bool
+
+    def __post_init__(self) -> None:
+        """Refuse values no model has, so that nothing after this divides by zero or allocates without bound."""
+        limits = {
+            "layers": 4096,
+            "hidden": 1 << 20,
+            "ffn": 1 << 22,
+            "heads": 1 << 14,
+            "kv_heads": 1 << 14,
+            "head_dim": 4096,
+            "rope_dim": 4096,
+            "vocab": 1 << 24,
+            "context": 1 << 31,
+        }
+        for name, most in limits.items():
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise ModelError(f"the model says {name} = {value}, outside 1 to {most}; the file is damaged")
+        if self.heads % self.kv_heads:
+            raise ModelError(f"the model has {self.heads} heads, not a multiple of its {self.kv_heads} KV heads")
+        if self.rope_dim % 2 or self.rope_dim > self.head_dim:
+            raise ModelError(f"the model rotates {self.rope_dim} of {self.head_dim} dimensions: not even, or too many")
+        if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
+            raise ModelError(f"the model's RoPE base is {self.rope_theta}, not a positive number")
+        if not 0 < self.rms_eps < 1:
+            raise ModelError(f"the model's RMSNorm epsilon is {self.rms_eps}, not between 0 and 1")
+        if (factors := self.rope_freq_factors) is not None:
+            if len(factors) != self.rope_dim // 2:
+                raise ModelError(f"the model has {len(factors)} RoPE factors for {self.rope_dim // 2} frequencies")
+            if not all(math.isfinite(factor) and factor > 0 for factor in factors):
+                raise ModelError("the model's RoPE factors are not all positive numbers; the file is damaged")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How one architecture is written in a GGUF file.
+
+    `read_config` turns metadata and tensors into a ModelConfig; `tensor_shapes` names every tensor with its shape;
+    `ignored` says which further tensors carry nothing the computation needs.
+    """
+
+    name: str
+    read_config: Callable[[GgufFile], ModelConfig]
+    tensor_shapes: Callable[[ModelConfig], Mapping[str, tuple[int, ...]]]
+    ignored: Callable[[str], bool]
+
+
+ARCHITECTURES: dict[str, Architecture] = {}
+
+
+def register_architecture(architecture: Architecture) -> Architecture:
+    """Make `architecture` known under its name; each module of `labkit/models/layouts/` calls this once."""
+    ARCHITECTURES[architecture.name] = architecture
+    return architecture
+
+
+def architecture_of(file: GgufFile) -> Architecture:
+    """The architecture `file` names. Raises ModelError with the known ones where it is none of them."""
+    import labkit.models.layouts as layouts
+
+    for module in pkgutil.iter_modules(layouts.__path__):
+        importlib.import_module(f"{layouts.__name__}.{module.name}")
+    name = file.metadata.get("general.architecture")
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ModelError(f"{file.path}: architecture {str(name)[:80]!r} is not among those labkit runs: {known}")
+    return ARCHITECTURES[str(name)]
+
+
+def read_config(file: GgufFile) -> ModelConfig:
+    """The ModelConfig of `file`, its tensors checked. Raises ModelError where labkit cannot run it."""
+    architecture = architecture_of(file)
+    if (parts := file.metadata.get("split.count", 1)) not in (0, 1):
+        raise ModelError(f"{file.path} is one of {parts} parts; join them first (llama-gguf-split --merge)")
+    try:
+        config = architecture.read_config(file)
+    except ModelError as error:
+        raise error if str(file.path) in str(error) else ModelError(f"{file.path}: {error}") from None
+    check_tensors(file, architecture, config)
+    return config
+
+
+def check_tensors(file: GgufFile, architecture: Architecture, config: ModelConfig) -> None:
+    """Raise ModelError unless `file` holds exactly the tensors of `config`, in shapes and types labkit runs."""
+    expected = architecture.tensor_shapes(config)
+    for name, shape in expected.items():
+        if name not in file.tensors:
+            raise ModelError(f"{file.path} lacks tensor {name!r}, which a {architecture.name} model needs")
+        if (found := file.tensors[name].shape) != shape:
+            raise ModelError(f"{file.path}: tensor {name!r} has shape {found}, and its metadata says {shape}")
+        if not (kind := file.tensors[name].type).runnable:
+            known = ", ".join(runnable_types())
+            raise ModelError(
+                f"{file.path}: tensor {name!r} is {kind}; {kind} is not among the types labkit runs: {known}"
+            )
+        if len(shape) == 1 and kind.name not in ("F32", "F16", "BF16"):
+            raise ModelError(f"{file.path}: tensor {name!r} is a vector of {kind}; labkit runs F32, F16 or BF16 there")
+    for name in file.tensors:
+        if name not in expected and not architecture.ignored(name):
+            raise ModelError(f"{file.path}: tensor {name[:80]!r} is not part of labkit's {architecture.name}")
+
+
+class Metadata:
+    """Typed reading of a file's metadata under one architecture's prefix; ModelError names the key that is wrong."""
+
+    def __init__(self, file: GgufFile, prefix: str) -> None:
+        self._file, self._prefix = file, prefix
+
+    def _get(self, key: str, default: Any) -> Any:
+        key = f"{self._prefix}.{key}"
+        value = self._file.metadata.get(key, default)
+        if value is None:
+            raise ModelError(f"{self._file.path} lacks {key!r}, so the model's shape is unknown")
+        return value
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> ModelError:
+        return ModelError(f"{self._file.path}: {self._prefix}.{key} is {str(value)[:80]!r}, not {wanted}")
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """The whole number at `key`; an array that repeats one number counts as that number."""
+        value = self._get(key, default)
+        if hasattr(value, "dtype") and len(value) and (value == value[0]).all():
+            value = value[0].item()
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, value, "one whole number")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The number at `key`, as a float."""
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, value, "a number")
+        return float(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """The string at `key`."""
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, value, "text")
+        return value
+
+    def refuse(self, key: str, neutral: Any) -> None:
+        """Raise ModelError where `key` is present with any value but `neutral`: labkit does not compute it."""
+        value = self._file.metadata.get(f"{self._prefix}.{key}", neutral)
+        if hasattr(value, "dtype") or value != neutral:
+            raise ModelError(
+                f"{self._file.path}: {self._prefix}.{key} = {str(value)[:80]}, which labkit's {self._prefix} does not run"
+            )

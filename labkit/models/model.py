@@ -1,0 +1,141 @@
+"""`Model`: one model file opened for reading, with its shape, tensors, tokenizer and chat template."""
+
+import hashlib
+import html
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import ModelError
+from labkit.models.config import ModelConfig, read_config
+from labkit.models.gguf import GgufFile, Tensor
+from labkit.models.tokenizer import Tokenizer
+
+
+class Model:
+    """A model by catalogue name ("smollm2-135m"), by path of a .gguf file, or "hf:owner/repo/file.gguf".
+
+    A catalogue or hub model that is not on the disk is fetched first, with its progress on stderr.
+    Raises ModelError, in one line, for a file that is missing, damaged, or of a kind labkit does not run.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]) -> None:
+        from labkit.models.catalogue import locate
+
+        self.path: Path = locate(source)
+        self._file = GgufFile(self.path)
+        self.config: ModelConfig = read_config(self._file)
+        self.tensors: dict[str, Tensor] = self._file.tensors
+        self.metadata: Mapping[str, Any] = self._file.metadata
+        name = self._file.metadata.get("general.name")
+        self.name: str = name if isinstance(name, str) and name else self.path.stem
+
+    def raw(self, name: str) -> np.ndarray:
+        """The bytes of tensor `name`, a read-only uint8 view of the file [nbytes]. ModelError if there is none."""
+        return self._file.raw(self._tensor(name))
+
+    def array(self, name: str) -> np.ndarray:
+        """Tensor `name` dequantised to float32, in its `shape`. ModelError if there is none."""
+        tensor = self._tensor(name)
+        row_bytes = tensor.type.row_bytes(tensor.shape[-1])
+        return tensor.type.dequantise(self._file.raw(tensor).reshape(-1, row_bytes)).reshape(tensor.shape)
+
+    def _tensor(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ModelError(f"{self.path} has no tensor {name!r}; `model.tensors` holds their names")
+        return self.tensors[name]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer the file describes, built when first used. Raises ModelError where labkit cannot."""
+        return Tokenizer(self.metadata, str(self.path))
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
+        """The prompt text of `messages` ([{"role": "user", "content": "…"}, …]) by the file's own chat template.
+
+        Encode it with `special=True`. Raises ModelError without a template, ParameterError for messages it refuses.
+        """
+        return self._chat.render(messages, add_generation_prompt)
+
+    @cached_property
+    def _chat(self) -> Any:
+        from labkit.models.chat import ChatTemplate
+
+        return ChatTemplate(self.metadata, str(self.path))
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the whole file, computed when first asked for (about a second a gigabyte)."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors together."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors together."""
+        return sum(tensor.nbytes // tensor.type.block_bytes * tensor.type.block for tensor in self.tensors.values())
+
+    @property
+    def bytes_by_type(self) -> dict[str, int]:
+        """Bytes of the tensors of each type, largest first: {"Q4_1": 66355200, …}."""
+        sums: dict[str, int] = {}
+        for tensor in self.tensors.values():
+            sums[tensor.type.name] = sums.get(tensor.type.name, 0) + tensor.nbytes
+        return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+    def close(self) -> None:
+        """Let go of the file; reading tensors afterwards raises ModelError. Closing twice is harmless."""
+        self._file.close()
+        if "_chat" in self.__dict__:
+            self._chat.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        c = self.config
+        return (
+            f"<Model {self.name}: {c.architecture}, {c.layers} layers of {c.hidden}, {c.heads}/{c.kv_heads} heads of "
+            f"{c.head_dim}, vocabulary {c.vocab}, {self.parameters / 1e6:.1f} M parameters, {self.nbytes / 1e6:.1f} MB>"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table of the shape and one of the tensors by type; no colours of its own, so any theme shows it."""
+        c, escape = self.config, html.escape
+        head = [
+            ("architecture", c.architecture),
+            ("layers × hidden", f"{c.layers} × {c.hidden}"),
+            ("heads / KV heads × size", f"{c.heads} / {c.kv_heads} × {c.head_dim}"),
+            ("feed-forward", f"{c.ffn}"),
+            ("vocabulary", f"{c.vocab:,}" + (" (tied)" if c.tied else "")),
+            ("context", f"{c.context:,} tokens"),
+            ("parameters", f"{self.parameters:,}"),
+            ("file", escape(self.path.name)),
+        ]
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in head)
+        types = ""
+        for name, nbytes in self.bytes_by_type.items():
+            kind = [tensor.type for tensor in self.tensors.values() if tensor.type.name == name]
+            types += (
+                f"<tr><td>{name}</td><td>{len(kind)}</td><td>{nbytes:,}</td>"
+                f"<td>{kind[0].bits_per_weight:g}</td><td>{nbytes / self.nbytes:.1%}</td></tr>"
+            )
+        return (
+            f"<table><caption><b>{escape(self.name)}</b></caption>{rows}</table>"
+            "<table><tr><th>type</th><th>tensors</th><th>bytes</th><th>bits per weight</th><th>share</th></tr>"
+            f"{types}</table>"
+        )
