@@ -13,7 +13,7 @@ from labkit.errors import ShaderError
 from labkit.vulkan.toolchain import Compiler, find_compiler
 
 # Vulkan 1.2 means SPIR-V 1.5: subgroups, 8- and 16-bit storage and buffer addresses without further extensions.
-FLAGS = ("--target-env=vulkan1.2", "-O")
+FLAGS = ("--target-env=vulkan1.2",)  # without -O, which strips the names that kernels are called by
 SUFFIX = ".comp"
 TIMEOUT_S = 300
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILINE)

@@ -112,12 +112,17 @@ class _Module:
         elif op == _VARIABLE:
             self.variables.append((a[0], a[2]))
 
+    def by_id(self, given: dict[str, int]) -> dict[int, int]:
+        """Given constants by their constant id: the workgroup size has an id but no name of its own."""
+        ids = {self.names[i]: spec for i, spec in self.spec_ids.items() if i in self.names}
+        return {ids[name]: value for name, value in given.items() if name in ids}
+
     def value(self, ident: int, given: dict[str, int]) -> int:
         """A constant's value with `given` overriding specialisation constants by name."""
         if ident in self.values:
             return self.values[ident]
         if ident in self.specs:
-            return int(given.get(self.names.get(ident, ""), self.specs[ident][1]))
+            return int(self.by_id(given).get(self.spec_ids.get(ident, -1), self.specs[ident][1]))
         if ident in self.operations:
             op, args = self.operations[ident]
             if op in _ARITHMETIC and len(args) == 2:
@@ -180,9 +185,9 @@ def reflect(spirv: bytes, name: str, constants: dict[str, int] | None = None) ->
     size = max((m.offset + sum(8 if c == "Q" else 4 for c in m.format) for m in push), default=0)
     made.push_bytes = (size + 3) // 4 * 4
     made.constants = {
-        module.names.get(ident, f"constant{module.spec_ids[ident]}"): (module.spec_ids[ident], code, default)
+        module.names[ident]: (module.spec_ids[ident], code, default)
         for ident, (code, default) in module.specs.items()
-        if ident in module.spec_ids
+        if ident in module.spec_ids and ident in module.names
     }
     if module.workgroup_size is not None:
         x, y, z = (module.value(i, given) for i in module.composites[module.workgroup_size])
