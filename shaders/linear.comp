@@ -1,12 +1,15 @@
-// linear: y[r][n] = sum over k of W[n][k] * x[r][k], then an epilogue.
+// linear: y[r][i] = sum over k of W[i][k] * x[r][k], then an epilogue.
 //
-//   epilogue STORE      y[r][n] = sum
-//   epilogue ADD        y[r][n] = y[r][n] + sum                     (residual, in place)
-//   epilogue SWIGLU     y[r][n / 2] = silu(sum of row n) * (sum of row n + 1), rows interleaved gate, up
+//   EPILOGUE 0 STORE    y[r][i] = sum
+//   EPILOGUE 1 ADD      y[r][i] = y[r][i] + sum                            (residual, in place)
+//   EPILOGUE 2 SWIGLU   y[r][i / 2] = silu(sum of row i) * (sum of row i + 1)   (W's rows interleave gate and up)
 //
-// W: resident tiles of 16 rows (see include/weights.glsl). x: float32 [rows][x_stride], y: float32 [rows][y_stride].
-// Grid: x = weight row tiles (16 rows each), y = activation rows in groups of COLS.
-// A workgroup: KSPLIT parts of K, each 16 / RPL invocations that own RPL weight rows; parts are summed in fixed order.
+// W: [n][k] in resident tiles (include/weights.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
+// Grid: x = weight rows in groups of LANES * RPL, y = activation rows in groups of COLS.
+// A workgroup is KSPLIT parts of K, each LANES invocations that own RPL neighbouring weight rows; the parts are summed
+// in fixed order. The order of additions of an element depends on KSPLIT and k alone, never on COLS or on other rows.
+// XSHARE: the 8 invocations of a subgroup load 8 elements of x and hand them round (for drivers on the CPU, where a
+// load that is uniform in a loop costs as much as 8); otherwise each invocation loads what it needs.
 //
 // variant f32: -DWEIGHT_F32
 // variant f16: -DWEIGHT_F16
@@ -17,85 +20,132 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
+#extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_clustered : require
 #include "buffers.glsl"
 #include "weights.glsl"
 
-layout(constant_id = 0) const uint COLS = 1;      // activation rows a workgroup takes at once
-layout(constant_id = 1) const uint RPL = 2;       // weight rows an invocation owns: 1 or 2
-layout(constant_id = 2) const uint KSPLIT = 1;    // parts of K summed at the end
-layout(constant_id = 3) const uint EPILOGUE = 0;  // 0 STORE, 1 ADD, 2 SWIGLU (RPL 2 only)
-layout(local_size_x_id = 4, local_size_y = 1, local_size_z = 1) in;  // LOCAL = KSPLIT * 16 / RPL
-layout(constant_id = 4) const uint LOCAL = 8;
+layout(constant_id = 0) const uint COLS = 1;
+layout(constant_id = 1) const uint RPL = 2;
+layout(constant_id = 2) const uint KSPLIT = 1;
+layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 4) const uint LANES = 8;
+layout(constant_id = 5) const bool XSHARE = false;
+layout(constant_id = 6) const bool TAIL = false;  // k is not a multiple of BLOCK
+layout(constant_id = 7) const uint LOCAL = 8;     // KSPLIT * LANES
+layout(local_size_x_id = 7, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words w;
     Words scales;
     Floats4 x;
     Floats y;
-    uint rows;      // activation rows
+    uint rows;
     uint n;         // weight rows
-    uint k;         // row length of W
-    uint x_stride;  // floats, multiple of 4
-    uint y_stride;  // floats
+    uint k;         // row length, multiple of 4
+    uint x_stride;  // in floats, multiple of 4
+    uint y_stride;  // in floats
 };
 
-const uint LANES = TILE / RPL;
-shared float parts[KSPLIT > 1 ? KSPLIT * TILE * COLS : 1];
+#if defined(WEIGHT_Q4)
+const bool SCALED = true, OFFSET = true, NIBBLES = true;
+#elif defined(WEIGHT_Q8)
+const bool SCALED = true, OFFSET = false, NIBBLES = false;
+#else
+const bool SCALED = false, OFFSET = false, NIBBLES = false;
+#endif
+const uint GROUP = LANES * RPL;
+shared float parts[KSPLIT > 1 ? KSPLIT * GROUP * COLS : 1];
 
 void main() {
     const uint lane = gl_LocalInvocationIndex % LANES;
     const uint part = KSPLIT == 1 ? 0 : gl_LocalInvocationIndex / LANES;
-    const uint tile = gl_WorkGroupID.x;
-    const uint first = gl_WorkGroupID.y * COLS;
+    const uint first_row = gl_WorkGroupID.x * GROUP + lane * RPL;
+    const uint first_col = gl_WorkGroupID.y * COLS;
     const uint blocks = (k + BLOCK - 1) / BLOCK;
+    const uint last_tile = (n + TILE - 1) / TILE - 1;
+    const uint own = first_row % TILE;                          // RPL divides TILE: a lane's rows share a tile
+    const uint base = min(first_row / TILE, last_tile) * blocks;
+    const float masked_scale = exp2(-4.0 * float(gl_LocalInvocationIndex & 3));
     float sum[RPL][COLS];
     for (uint j = 0; j < RPL; j++)
         for (uint c = 0; c < COLS; c++) sum[j][c] = 0.0;
     for (uint b = part; b < blocks; b += KSPLIT) {
-        const uint at = tile * blocks + b;
-        Scale scale[RPL];
-        for (uint j = 0; j < RPL; j++) scale[j] = load_scale(scales, at, lane * RPL + j);
+        float block[RPL][COLS], total[COLS];  // sums of code * x and of x over the block
+        for (uint c = 0; c < COLS; c++) {
+            total[c] = 0.0;
+            for (uint j = 0; j < RPL; j++) block[j][c] = SCALED ? 0.0 : sum[j][c];
+        }
         for (uint piece = 0; piece < PIECES; piece++) {  // 8 elements of K each
             vec4 lo[RPL], hi[RPL];
-            for (uint j = 0; j < RPL; j++) load8(w, at, lane * RPL + j, piece, scale[j], lo[j], hi[j]);
-            const uint k4 = (b * BLOCK + piece * 8) / 4;
+            for (uint j = 0; j < RPL; j++) codes8(w, base + b, own + j, piece, XSHARE, lo[j], hi[j]);
+            const uint at = b * BLOCK + piece * 8;
             for (uint c = 0; c < COLS; c++) {
-                const uint row = min(first + c, rows - 1) * (x_stride / 4);
-                const vec4 a = x.v[row + k4], e = x.v[row + k4 + 1];
-                for (uint j = 0; j < RPL; j++) {
-                    sum[j][c] = fma(lo[j].x, a.x, sum[j][c]);
-                    sum[j][c] = fma(lo[j].y, a.y, sum[j][c]);
-                    sum[j][c] = fma(lo[j].z, a.z, sum[j][c]);
-                    sum[j][c] = fma(lo[j].w, a.w, sum[j][c]);
-                    sum[j][c] = fma(hi[j].x, e.x, sum[j][c]);
-                    sum[j][c] = fma(hi[j].y, e.y, sum[j][c]);
-                    sum[j][c] = fma(hi[j].z, e.z, sum[j][c]);
-                    sum[j][c] = fma(hi[j].w, e.w, sum[j][c]);
+                const uint row = min(first_col + c, rows - 1) * x_stride;
+                if (XSHARE) {
+                    uint mine = at + (gl_LocalInvocationIndex & 7);
+                    const bool inside = !TAIL || mine < k;
+                    if (TAIL) mine = min(mine, k - 1);
+                    const float loaded = Floats(x).v[row + mine];
+                    float held = inside ? loaded : 0.0;
+                    if (OFFSET) total[c] += held;
+                    if (NIBBLES) held *= masked_scale;
+#define STEP(i, W)                                                              \
+    {                                                                           \
+        const float a = subgroupBroadcast(held, i);                             \
+        for (uint j = 0; j < RPL; j++) block[j][c] = fma(W, a, block[j][c]);    \
+    }
+                    STEP(0, lo[j].x) STEP(1, lo[j].y) STEP(2, lo[j].z) STEP(3, lo[j].w)
+                    STEP(4, hi[j].x) STEP(5, hi[j].y) STEP(6, hi[j].z) STEP(7, hi[j].w)
+                } else {
+                    const vec4 a = TAIL && at + 4 > k ? vec4(0.0) : x.v[(row + at) / 4];
+                    const vec4 e = TAIL && at + 8 > k ? vec4(0.0) : x.v[(row + at) / 4 + 1];
+                    if (OFFSET) total[c] += ((a.x + a.y) + (a.z + a.w)) + ((e.x + e.y) + (e.z + e.w));
+                    for (uint j = 0; j < RPL; j++) {
+                        block[j][c] = fma(lo[j].x, a.x, block[j][c]);
+                        block[j][c] = fma(lo[j].y, a.y, block[j][c]);
+                        block[j][c] = fma(lo[j].z, a.z, block[j][c]);
+                        block[j][c] = fma(lo[j].w, a.w, block[j][c]);
+                        block[j][c] = fma(hi[j].x, e.x, block[j][c]);
+                        block[j][c] = fma(hi[j].y, e.y, block[j][c]);
+                        block[j][c] = fma(hi[j].z, e.z, block[j][c]);
+                        block[j][c] = fma(hi[j].w, e.w, block[j][c]);
+                    }
                 }
+            }
+        }
+        if (XSHARE && OFFSET)
+            for (uint c = 0; c < COLS; c++) total[c] = subgroupClusteredAdd(total[c], 8);
+        for (uint j = 0; j < RPL; j++) {
+            const Scale s = load_scale(scales, base + b, own + j);
+            for (uint c = 0; c < COLS; c++) {
+                if (!SCALED) sum[j][c] = block[j][c];
+                else if (OFFSET) sum[j][c] = fma(s.d, block[j][c], fma(s.m, total[c], sum[j][c]));
+                else sum[j][c] = fma(s.d, block[j][c], sum[j][c]);
             }
         }
     }
     if (KSPLIT > 1) {
         for (uint j = 0; j < RPL; j++)
-            for (uint c = 0; c < COLS; c++) parts[(part * COLS + c) * TILE + lane * RPL + j] = sum[j][c];
+            for (uint c = 0; c < COLS; c++) parts[(part * COLS + c) * GROUP + lane * RPL + j] = sum[j][c];
         barrier();
         if (part != 0) return;
         for (uint j = 0; j < RPL; j++)
             for (uint c = 0; c < COLS; c++)
-                for (uint p = 1; p < KSPLIT; p++) sum[j][c] += parts[(p * COLS + c) * TILE + lane * RPL + j];
+                for (uint p = 1; p < KSPLIT; p++) sum[j][c] += parts[(p * COLS + c) * GROUP + lane * RPL + j];
     }
     for (uint c = 0; c < COLS; c++) {
-        if (first + c >= rows) break;
-        const uint out_row = (first + c) * y_stride;
+        if (first_col + c >= rows) break;
+        const uint out_row = (first_col + c) * y_stride;
         if (EPILOGUE == 2) {
-            const uint i = (tile * TILE + lane * RPL) / 2;
-            if (i < n / 2) {
-                const float g = sum[0][c];
-                y.v[out_row + i] = g / (1.0 + exp(-g)) * sum[RPL - 1][c];
+            for (uint j = 0; j + 1 < RPL; j += 2) {
+                const uint i = (first_row + j) / 2;
+                const float gate = sum[j][c];
+                if (i < n / 2) y.v[out_row + i] = gate / (1.0 + exp(-gate)) * sum[j + 1][c];
             }
         } else {
             for (uint j = 0; j < RPL; j++) {
-                const uint i = tile * TILE + lane * RPL + j;
+                const uint i = first_row + j;
                 if (i < n) y.v[out_row + i] = EPILOGUE == 1 ? y.v[out_row + i] + sum[j][c] : sum[j][c];
             }
         }

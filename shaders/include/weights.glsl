@@ -56,3 +56,25 @@ void load8(Words w, uint at, uint row, uint piece, Scale s, out vec4 lo, out vec
     hi = uintBitsToFloat(uvec4(w.v[base + 4], w.v[base + 5], w.v[base + 6], w.v[base + 7]));
 #endif
 }
+
+// The same 8 elements as bare codes: W = s.d * code + s.m. Used where the scale is applied once a block.
+// With `masked`, 4-bit code e comes multiplied by 16^(e % 4): one mask and no shift; x must carry 16^-(e % 4).
+void codes8(Words w, uint at, uint row, uint piece, bool masked, out vec4 lo, out vec4 hi) {
+#if defined(WEIGHT_Q4)
+    const int q = int(w.v[(at * TILE + row) * 4 + piece]), p = (q >> 16) & 0xFFFF;
+    if (masked) {
+        lo = vec4(q & 0xF, q & 0xF0, q & 0xF00, q & 0xF000);
+        hi = vec4(p & 0xF, p & 0xF0, p & 0xF00, p & 0xF000);
+    } else {
+        lo = vec4(q & 15, (q >> 4) & 15, (q >> 8) & 15, (q >> 12) & 15);
+        hi = vec4(p & 15, (p >> 4) & 15, (p >> 8) & 15, p >> 12);
+    }
+#elif defined(WEIGHT_Q8)
+    const uint base = (at * TILE + row) * 8 + piece * 2;
+    const int a = int(w.v[base]), b = int(w.v[base + 1]);
+    lo = vec4((a << 24) >> 24, (a << 16) >> 24, (a << 8) >> 24, a >> 24);
+    hi = vec4((b << 24) >> 24, (b << 16) >> 24, (b << 8) >> 24, b >> 24);
+#else
+    load8(w, at, row, piece, Scale(1.0, 0.0), lo, hi);
+#endif
+}
