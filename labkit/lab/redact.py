@@ -36,8 +36,8 @@ URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)([^\s/@]+)(@)")
 SECRET_NAMES = re.compile(r"(?i)(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL)")
 # Names too common to blot out of every text; they identify nobody.
 COMMON_NAMES = frozenset(
-    ("root", "user", "users", "admin", "ubuntu", "debian", "fedora", "arch", "runner", "jovyan", "vagrant", "docker")
-    + ("nobody", "home", "test", "lab", "localhost")
+    {"root", "user", "users", "admin", "ubuntu", "debian", "fedora", "arch", "runner", "jovyan", "vagrant"}
+    | {"docker", "nobody", "home", "test", "lab", "localhost"}
 )
 # Output data that is not text: base64 images and the like stay as they are.
 BINARY_TYPES = ("image/png", "image/jpeg", "image/gif", "application/pdf", "bdata")
