@@ -12,10 +12,14 @@ class BuildWithShaders(build_py):
     """The ordinary build, plus the shader sources, what they include, their binaries and the manifest."""
 
     def _shaders(self) -> dict[str, Path]:
-        """Where each file goes in the build folder -> the file; nothing for an editable install, which reads shaders/."""
+        """Where each file goes in the build folder -> the file; nothing for an editable install: it reads shaders/."""
         if self.editable_mode:
             return {}
-        found = [p for pattern in ("*.comp", "include/*.glsl", "spv/*.spv", "spv/manifest.json") for p in SHADERS.glob(pattern)]
+        found = [
+            p
+            for pattern in ("*.comp", "include/*.glsl", "spv/*.spv", "spv/manifest.json")
+            for p in SHADERS.glob(pattern)
+        ]
         return {str(Path(self.build_lib, "labkit", "_shaders", path.relative_to(SHADERS))): path for path in found}
 
     def run(self) -> None:

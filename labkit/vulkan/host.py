@@ -138,7 +138,7 @@ def group_names(gid: int) -> str:
         return str(gid)
 
 
-def _node_trouble(path: Path, shown: str) -> str | None:
+def node_trouble(path: Path, shown: str) -> str | None:
     """Why a device node cannot be opened by this process, with the remedy; None when it can."""
     if not path.exists():
         return f"{shown} does not exist here; in a container pass it in (docker run --device {os.path.dirname(shown)})"
@@ -174,7 +174,7 @@ def why_unusable(
     node = "/dev/nvidiactl" if proprietary else gpu.render_node
     if not node:
         return f"its kernel driver {gpu.driver} made no render node (/dev/dri/renderD*); see `dmesg`"
-    if trouble := _node_trouble(root / node.lstrip("/"), node):
+    if trouble := node_trouble(root / node.lstrip("/"), node):
         return trouble
     names = [manifest.path.name for manifest in manifests(environ, root)]
     wanted = ("nvidia",) if proprietary else _MANIFESTS[gpu.vendor_id]
