@@ -53,7 +53,7 @@ def environment(root: Path, home: Path) -> dict[str, str]:
 
 
 def command_line(root: Path, home: Path, *, browser: bool, port: int | None, extra: Sequence[str]) -> list[str]:
-    """How JupyterLab is started: rooted at the repository, so that data and ledgers are in reach, open at notebooks/."""
+    """How JupyterLab is started: rooted at the repository, so data and ledgers are in reach, open at notebooks/."""
     words = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     words.append(f"--LabApp.app_settings_dir={home / 'settings'}")
     if (root / "notebooks").is_dir():
