@@ -1,0 +1,38 @@
+"""`lab publish`: the lab as a static site that needs no network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from labkit.lab.publish import Report
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to make (default: site/ in the lab).")
+@click.option("--strict", is_flag=True, help="Publish nothing when anything to be published holds a secret (exit 2).")
+@click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
+def command(out: Path | None, strict: bool, as_json: bool) -> None:
+    """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else."""
+    from labkit.lab.lab import find_root
+    from labkit.lab.publish import publish
+
+    report = publish(find_root(), out, strict=strict)
+    click.echo(report.to_json() if as_json else describe(report))
+
+
+def describe(report: "Report") -> str:
+    """The report in a few lines: what is revealed, what was masked, what was not right, where to look."""
+    lines = [
+        f"published {report.pages} pages ({report.runs} runs, {report.figures} figures), "
+        f"{report.files} files, {report.bytes / 1e6:.1f} MB"
+    ]
+    if report.redactions:
+        lines.append("masked before publishing:")
+        lines += [f"  {hit.file}: {hit.times} {hit.kind}{'s' if hit.times != 1 else ''}" for hit in report.redactions]
+    else:
+        lines.append("nothing had to be masked (secrets, home paths, host and user names)")
+    lines += [f"problem: {text}" for text in report.problems]
+    lines.append(f"open {Path(report.out) / 'index.html'}")
+    return "\n".join(lines)

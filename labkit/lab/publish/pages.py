@@ -1,0 +1,379 @@
+"""The pages of the site as HTML text: the index by question, a run, a ledger. Same data in, same bytes out."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from labkit.lab.publish.markdown import Resolve, highlight, render, slug
+from labkit.lab.publish.notebook import notebook_html, text_html
+from labkit.lab.publish.numbers import cell_table, cell_text, main_number, number
+from labkit.lab.publish.plots import Beside, figure_html
+from labkit.lab.publish.read import RunView
+from labkit.lab.record import canonical_cell
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+SIGNS = {"confirmed": "✓", "refuted": "✗", "inconclusive": "?", "invalid": "–"}
+ENDINGS = {
+    "running": ("Not finished.", "No end was recorded: the run is still going, or was cut off without a word."),
+    "failed": ("A cell of this run failed.", ""),
+    "crashed": ("The kernel of this run died.", ""),
+    "killed": ("This run was killed.", ""),
+    "timed-out": ("This run ran out of time.", ""),
+    "stopped-early": ("This run was stopped early.", ""),
+}
+COMPARISONS = {">=": "at least", "<=": "at most", "same": "the same within the margin", "different": "different"}
+LEDGERS = (
+    ("Findings", "FINDINGS.md", "findings.html"),
+    ("Mistakes", "MISTAKES.md", "mistakes.html"),
+    ("Open problems", "OPEN-PROBLEMS.md", "open-problems.html"),
+    ("Levers", "LEVERS.md", "levers.html"),
+    ("Methodology", "METHODOLOGY.md", "methodology.html"),
+)
+
+
+@dataclass(frozen=True)
+class Badge:
+    """A verdict (or a run's state) as a mark: its word, its sign and what stands beside it; `kind` is its style."""
+
+    word: str
+    sign: str
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in the index."""
+
+    address: str
+    started: str
+    when: str
+    verdict: Badge
+    result: str
+    device: str
+    model: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question in the index with its runs, newest first."""
+
+    question: str
+    anchor: str
+    belief: str
+    runs: tuple[RunLine, ...]
+    picture: str = ""
+    picture_words: str = ""
+
+
+@dataclass(frozen=True)
+class Menu:
+    """The links at the top of every page: (name, address from the site's root)."""
+
+    entries: tuple[tuple[str, str], ...]
+
+
+@cache
+def templates() -> "Environment":
+    """The templates of the package; every value in them is escaped unless it is HTML we made."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("labkit.lab.publish"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+
+
+def badge(run: RunView) -> Badge:
+    """What a run came to: its verdict, else how it ended."""
+    outcome = str(run.verdict.get("outcome") or "")
+    if outcome:
+        strength = str(run.verdict.get("strength") or "")
+        words = [strength] + (["exploratory"] if run.record.exploratory else [])
+        words += ["planned after its data"] if run.record.retrospective else []
+        detail = " · ".join(word for word in words if word)
+        return Badge(outcome, SIGNS.get(outcome, "·"), outcome if outcome in SIGNS else "", detail)
+    if not run.finished:
+        return Badge(run.record.state.replace("-", " "), "!", "broken")
+    return Badge("no verdict", "·", "", "exploratory: no plan was declared" if not run.plan else "")
+
+
+def result_text(run: RunView) -> str:
+    """The number of a verdict with its interval: `5.830× [5.701, 5.962], 10 pairs`."""
+    main = main_number(run.rows, rule_of(run))
+    verdict = run.verdict
+    value = first_number(verdict, "estimate", "effect", "ratio", "value")
+    if value is None:
+        return main.text if main else ""
+    sign = "×" if isinstance(rule_of(run).get("against"), Mapping) else ""
+    low, high = first_number(verdict, "low", "lower"), first_number(verdict, "high", "upper")
+    interval = f" [{number(low)}, {number(high)}]" if low is not None and high is not None else ""
+    return f"{number(value)}{sign}{interval}"
+
+
+def first_number(mapping: Mapping[str, Any], *names: str) -> float | None:
+    """The first of `names` that is a number in `mapping` or in its `interval`."""
+    inner = mapping.get("interval")
+    for source in (mapping, inner if isinstance(inner, Mapping) else {}):
+        for name in names:
+            value = source.get(name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
+    return None
+
+
+def rule_of(run: RunView) -> Mapping[str, Any]:
+    rule = run.plan.get("rule")
+    return rule if isinstance(rule, Mapping) else {}
+
+
+def rule_text(rule: Mapping[str, Any]) -> str:
+    """A decision rule in words: `decode_tok_s at width 8 over width 1 is at least 4 (margin 0.02)`."""
+    cell, against = rule.get("cell"), rule.get("against")
+    words = f"{rule.get('metric')}"
+    if isinstance(cell, Mapping):
+        words += f" at {cell_text(canonical_cell(cell))}"
+    if isinstance(against, Mapping):
+        words += f" over {cell_text(canonical_cell(against))}"
+    comparison = str(rule.get("comparison"))
+    words += f" is {COMPARISONS.get(comparison, comparison)}"
+    if comparison in (">=", "<=") and rule.get("threshold") is not None:
+        words += f" {rule['threshold']}"
+    return words + (f" (margin {rule['margin']})" if rule.get("margin") is not None else "")
+
+
+def run_page(run: RunView, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
+    """A run's page, and what must stand beside it. `resolve` finds addresses from the page's own folder."""
+    beside = Beside()
+    figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
+    main = main_number(run.rows, rule_of(run))
+    has_notebook = run.notebook is not None
+    notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
+    checks = run.record.checks
+    text = (
+        templates()
+        .get_template("run.html.j2")
+        .render(
+            title=f"{run.question} · {run.record.experiment}",
+            top="../../",
+            here="",
+            menu=menu.entries,
+            run=run,
+            verdict=badge(run),
+            result=result_text(run),
+            when=when_text(run.record.started),
+            ending=ending(run),
+            faults=run.faults,
+            facts=plan_facts(run),
+            figure=Markup(figure),
+            figures=beside.figures,
+            claims=texts(run.conclusion.get("claims")),
+            not_claims=texts(run.conclusion.get("should_not_claim")),
+            cells=cell_table(run.rows, str(rule_of(run).get("metric") or "")),
+            main=main,
+            main_code=Markup(highlight(main.code, "python")) if main else "",
+            checks=checks,
+            tables=condition_tables(run),
+            notebook=Markup(notebook),
+            log_tail=Markup(text_html(run.log_tail, "plain")) if run.log_tail else "",
+            files=file_lines(run),
+        )
+    )
+    beside.problems[:0] = run.faults
+    return text, beside
+
+
+def ending(run: RunView) -> dict[str, str] | None:
+    """The banner of a run that did not come to its end; None for one that did."""
+    if run.finished:
+        return None
+    title, text = ENDINGS.get(run.record.state, (f"This run ended as {run.record.state}.", ""))
+    done, total = run.progress.get("done"), run.progress.get("total")
+    words = [run.record.reason or text, f"It had done {done} of {total}." if done is not None and total else ""]
+    words.append(
+        "What follows is what had been stored by then." if run.rows or run.notebook else "Nothing was measured."
+    )
+    sentences = (word if word[-1:] in ".!?" else f"{word}." for word in words if word)
+    return {"title": title, "text": " ".join(sentence[:1].upper() + sentence[1:] for sentence in sentences)}
+
+
+def plan_facts(run: RunView) -> list[tuple[str, str]]:
+    """What was believed and decided beforehand, line by line."""
+    plan = run.plan
+    facts = [
+        ("Belief", plan.get("belief")),
+        ("Because", plan.get("believed_because")),
+        ("Rule", rule_text(rule_of(run)) if rule_of(run) else None),
+        ("Refuted if", plan.get("refuted_if")),
+        ("Kind", plan.get("kind")),
+        ("Plan", planned(run)),
+    ]
+    return [(name, str(text)) for name, text in facts if text]
+
+
+def planned(run: RunView) -> str | None:
+    """Whether the plan came before the data, with the start of its hash."""
+    if not run.record.plan_hash:
+        return None
+    when = "after its data (retrospective)" if run.record.retrospective else "before the first measurement"
+    return f"stored {when}, hash {run.record.plan_hash[:12]}"
+
+
+def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], bool]]:
+    """(title, lines, whether it stands open) of each table of conditions that has lines."""
+    record = run.record
+    code = {"notebook": record.notebook, "notebook_sha256": record.notebook_sha256}
+    if record.git:
+        code |= {"commit": record.git.commit, "changed files": "yes" if record.git.dirty else "no"}
+    times = {"started": record.started, "ended": record.ended, "state": record.state, "reason": record.reason}
+    tables = [
+        ("Parameters", record.parameters, True),
+        ("Device", record.device or {}, True),
+        ("Model", record.model or {}, False),
+        ("Machine", record.host.model_dump(), False),
+        ("Times", times, False),
+        ("Code", code, False),
+        ("Packages", record.packages, False),
+        ("Programs (fingerprints)", record.program_fingerprints, False),
+        ("Shaders (SHA-256)", record.shaders, False),
+    ]
+    return [(title, flat(lines), is_open) for title, lines, is_open in tables if flat(lines)]
+
+
+def flat(mapping: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+    """Nested values as lines `outer.inner`; empty ones left out, lists as JSON."""
+    lines = []
+    for name, value in mapping.items():
+        if isinstance(value, Mapping):
+            lines += flat(value, f"{before}{name}.")
+        elif value not in (None, ""):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+            lines.append((f"{before}{name}", text))
+    return lines
+
+
+def file_lines(run: RunView) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "size": size_text(len(content)),
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "masked": name in run.masked,
+        }
+        for name, content in run.files.items()
+    ]
+
+
+def index_page(
+    lab_name: str, runs: Sequence[RunView], menu: Menu, pictures: Mapping[str, str], problems: Sequence[str]
+) -> str:
+    """The front page. `pictures` maps an experiment to the address of its newest figure."""
+    groups: dict[str, list[RunView]] = {}
+    for run in runs:
+        groups.setdefault(run.question, []).append(run)
+    questions = [question(words, group, pictures) for words, group in groups.items()]
+    return (
+        templates()
+        .get_template("index.html.j2")
+        .render(
+            title=lab_name,
+            top="",
+            here="index.html",
+            menu=menu.entries,
+            lab_name=lab_name,
+            groups=questions,
+            run_count=len(runs),
+            newest=when_text(runs[0].record.started) if runs else "",
+            problems=problems,
+        )
+    )
+
+
+def question(words: str, runs: Sequence[RunView], pictures: Mapping[str, str]) -> Question:
+    """A question's entry; the verdict shown first is that of its newest run that came to one."""
+    judged = sorted(runs, key=lambda run: not run.verdict.get("outcome"))[:1]
+    order = judged + [run for run in runs if run is not judged[0]]
+    newest = order[0]
+    belief = str(newest.plan.get("belief") or "")
+    picture = pictures.get(newest.record.experiment, "")
+    return Question(
+        question=words,
+        anchor=slug(words),
+        belief="" if belief == words else belief,
+        runs=tuple(run_line(run) for run in order),
+        picture=picture,
+        picture_words=words if picture else "",
+    )
+
+
+def run_line(run: RunView) -> RunLine:
+    return RunLine(
+        address=f"runs/{run.id}/index.html",
+        started=run.record.started,
+        when=when_text(run.record.started),
+        verdict=badge(run),
+        result=result_text(run),
+        device=run.device,
+        model=run.model,
+    )
+
+
+def ledger_page(name: str, text: str, here: str, menu: Menu, resolve: Resolve) -> str:
+    """A ledger's markdown as a page."""
+    body = Markup(render(text, resolve))
+    return (
+        templates().get_template("ledger.html.j2").render(title=name, top="", here=here, menu=menu.entries, body=body)
+    )
+
+
+def site_resolver(
+    root_files: Mapping[str, str], runs: Mapping[str, frozenset[str]], top: str
+) -> Callable[[str], str | None]:
+    """Finds a link's place in the site: ledgers (`root_files`: file → page or copied file), a run's folder or file.
+
+    `runs` maps a run id to its published files; `top` is the way from the page to the site's root. A link to another
+    site stays as it is; a link to what is not published leads nowhere (None)."""
+    from labkit.lab.publish.markdown import unquoted
+    from labkit.lab.publish.sanitise import is_local
+
+    def resolve(url: str) -> str | None:
+        if url.startswith(("#", "http://", "https://", "mailto:", "data:image/")):
+            return url
+        if not is_local(url):
+            return None
+        path, mark, fragment = unquoted(url).partition("#")
+        parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+        name = "/".join(parts)
+        if name in root_files:
+            return f"{top}{root_files[name]}{mark}{fragment}"
+        if parts[:2] == ["data", "runs"] and len(parts) > 2 and parts[2] in runs:
+            inside = "/".join(parts[3:])
+            if not inside:
+                return f"{top}runs/{parts[2]}/index.html{mark}{fragment}"
+            return f"{top}runs/{parts[2]}/{inside}" if inside in runs[parts[2]] else None
+        return None
+
+    return resolve
+
+
+def when_text(utc: str) -> str:
+    """`2026-12-01T00:16:26Z` as `2026-12-01 00:16 UTC`; what is not a time stays as it is."""
+    return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) == 20 and utc.endswith("Z") else utc
+
+
+def texts(value: Any) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def size_text(size: int) -> str:
+    return f"{size:,} B" if size < 1000 else f"{size / 1000:,.1f} kB" if size < 1e6 else f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,142 @@
+"""A run folder as a page needs it: every file read once, redacted, and what is missing or damaged said in words."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import RunError
+from labkit.lab.folder import PARTIAL, runs_folder
+from labkit.lab.measurements import Measurement, read_rows
+from labkit.lab.publish.redaction import Scrubber
+from labkit.lab.record import RunRecord, read_record
+
+# What a reader may take away; the log stays at home, only its last lines are shown for a run that failed.
+PUBLISHED = (
+    "run.json",
+    "plan.json",
+    "measurements.csv",
+    "requests.jsonl",
+    "telemetry.csv",
+    "conclusion.json",
+    "figure.json",
+    "notebook.ipynb",
+)
+LOG_LINES = 40
+
+
+@dataclass
+class RunView:
+    """A run, read. `files` are the published files by name, redacted; `faults` say what could not be read."""
+
+    id: str
+    folder: Path
+    record: RunRecord
+    plan: dict[str, Any]
+    conclusion: dict[str, Any]
+    verdict: dict[str, Any]
+    rows: list[Measurement]
+    figure: Any = None
+    notebook: Any = None
+    progress: dict[str, Any] = field(default_factory=dict)
+    log_tail: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    masked: frozenset[str] = frozenset()
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end by itself."""
+        return self.record.state == "completed"
+
+    @property
+    def question(self) -> str:
+        """What the run asks: its plan's question, else its belief, else the experiment's name."""
+        words = self.plan.get("question") or self.plan.get("belief") or self.record.experiment.replace("-", " ")
+        return str(words)
+
+    @property
+    def device(self) -> str:
+        return str((self.record.device or {}).get("name") or "")
+
+    @property
+    def model(self) -> str:
+        return str((self.record.model or {}).get("name") or "")
+
+
+def run_folders(root: Path) -> list[Path]:
+    """The lab's run folders, newest first; a run that is both partial and final (it is being renamed) once."""
+    found = {}
+    for path in sorted(runs_folder(root).glob("*/run.json")):
+        name = path.parent.name
+        if name.startswith(".") and not name.startswith(PARTIAL):
+            continue
+        found[name.removeprefix(PARTIAL)] = path.parent
+    return [found[name] for name in sorted(found, reverse=True)]
+
+
+def read_run(folder: Path, scrubber: Scrubber) -> RunView:
+    """Reads a run folder. RunError only when its `run.json` cannot be read; any other damage is listed in `faults`."""
+    record = read_record(folder)
+    record = RunRecord.model_validate(scrubber.read(f"{record.id}/run.json", record.model_dump(by_alias=True)))
+    view = RunView(record.id, folder, record, {}, {}, dict(record.verdict or {}), [])
+    documents: dict[str, Any] = {}
+    masked = set()
+    for name in PUBLISHED:
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            content = path.read_bytes()
+            text = content.decode("utf-8")
+            clean, documents[name] = redacted(f"{record.id}/{name}", name, text, scrubber)
+        except (OSError, ValueError) as error:
+            view.faults.append(f"{name} could not be read: {str(error).splitlines()[0]}")
+            continue
+        if clean is not None:
+            masked.add(name)
+        view.files[name] = content if clean is None else clean.encode()
+    view.masked = frozenset(masked)
+    view.plan = mapping(documents.get("plan.json"))
+    view.conclusion = mapping(documents.get("conclusion.json"))
+    view.figure, view.notebook = documents.get("figure.json"), documents.get("notebook.ipynb")
+    try:
+        view.rows = read_rows(folder / "measurements.csv")
+    except (RunError, OSError, UnicodeDecodeError) as error:
+        view.faults.append(f"measurements.csv could not be read: {Path(str(error)).name or error}")
+    view.progress = read_progress(folder)
+    if not view.finished:
+        view.log_tail = scrubber.read(f"{record.id}/log.txt", read_tail(folder / "log.txt"))
+    return view
+
+
+def redacted(file: str, name: str, text: str, scrubber: Scrubber) -> tuple[str | None, Any]:
+    """(the text with what must not be published masked, or None when there was nothing; its JSON, if it is JSON)."""
+    if name.endswith((".json", ".ipynb")):
+        document = json.loads(text)
+        clean = scrubber.read(file, document)
+        return (None if clean == document else json.dumps(clean, indent=1, ensure_ascii=False) + "\n"), clean
+    clean = scrubber.read(file, text)
+    return (None if clean == text else clean), None
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """How far an unfinished run had come, where it said so."""
+    try:
+        return mapping(json.loads((folder / "progress.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def read_tail(path: Path) -> str:
+    """The last lines of a log; empty when there is none."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(lines[-LOG_LINES:])
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
