@@ -1,4 +1,4 @@
-"""The chat template of a model file, rendered in a process of its own so that no template can stall or fill this one."""
+"""The chat template of a model file, rendered in a process of its own, which no template can outlive or outgrow."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import ModelError, ParameterError
+from labkit.models.gguf import StringArray
 
 _WORKER = Path(__file__).with_name("chat_worker.py")
 
@@ -77,7 +78,8 @@ class ChatTemplate:
             )
             self._stop = weakref.finalize(self, _end, self._worker)
         stdin, stdout = self._worker.stdin, self._worker.stdout
-        assert stdin is not None and stdout is not None
+        assert stdin is not None
+        assert stdout is not None
         try:
             stdin.write(request + "\n")
             stdin.flush()
@@ -101,7 +103,7 @@ def _end(worker: "subprocess.Popen[str]") -> None:
 def _special_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     """`bos_token`, `eos_token`, … as templates know them; an absent one is left undefined."""
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if not hasattr(tokens, "strings"):
+    if not isinstance(tokens, StringArray):
         return {}
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     texts = {}

@@ -181,6 +181,4 @@ class Metadata:
         """Raise ModelError where `key` is present with any value but `neutral`: labkit does not compute it."""
         value = self._file.metadata.get(f"{self._prefix}.{key}", neutral)
         if hasattr(value, "dtype") or value != neutral:
-            raise ModelError(
-                f"{self._file.path}: {self._prefix}.{key} = {str(value)[:80]}, which labkit's {self._prefix} does not run"
-            )
+            raise ModelError(f"{self._file.path}: labkit does not run {self._prefix}.{key} = {str(value)[:80]}")

@@ -26,7 +26,7 @@ MAX_ENTRIES = 1 << 17  # metadata entries or tensors of one file
 MAX_NAME = 1 << 16  # bytes of a key or a tensor name
 DEFAULT_ALIGNMENT = 32
 _STRING, _ARRAY = 8, 9
-_NUMERIC = {
+_NUMERIC: dict[int, np.dtype[Any]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -45,7 +45,7 @@ _U32 = struct.Struct("<I").unpack_from
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a file. `shape` is in NumPy order ((out, in) for a matrix), `offset` in bytes from the file's start."""
+    """One tensor of a file: `shape` in NumPy order, (out, in) for a matrix; `offset` in bytes from the file's start."""
 
     name: str
     shape: tuple[int, ...]
@@ -278,3 +278,14 @@ def _map_file(path: Path) -> tuple[mmap.mmap, memoryview]:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     return mapped, memoryview(mapped)
+
+
+def peek_architecture(head: bytes) -> str | None:
+    """`general.architecture` of a file that begins with `head`, where it is the first entry, as writers put it."""
+    key = b"general.architecture"
+    lead = len(key).to_bytes(8, "little") + key + _STRING.to_bytes(4, "little")
+    if head[:4] != MAGIC or head[24 : 24 + len(lead)] != lead:
+        return None
+    start = 24 + len(lead) + 8
+    length = int.from_bytes(head[start - 8 : start], "little")
+    return head[start : start + length].decode("utf-8", "replace") if 0 < length <= 64 else None

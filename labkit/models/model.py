@@ -60,7 +60,8 @@ class Model:
 
         Encode it with `special=True`. Raises ModelError without a template, ParameterError for messages it refuses.
         """
-        return self._chat.render(messages, add_generation_prompt)
+        text: str = self._chat.render(messages, add_generation_prompt)
+        return text
 
     @cached_property
     def _chat(self) -> Any:

@@ -104,17 +104,20 @@ def _nibbles(codes: np.ndarray) -> np.ndarray:
 
 @_runnable(8, "Q8_0", 32, 34)
 def _q8_0(blocks: np.ndarray) -> np.ndarray:  # x = d·q
-    return _half(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
+    values: np.ndarray = _half(blocks[:, :2]) * blocks[:, 2:].view(np.int8).astype(np.float32)
+    return values
 
 
 @_runnable(2, "Q4_0", 32, 18)
 def _q4_0(blocks: np.ndarray) -> np.ndarray:  # x = d·(q − 8)
-    return _half(blocks[:, :2]) * (_nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8))
+    values: np.ndarray = _half(blocks[:, :2]) * (_nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8))
+    return values
 
 
 @_runnable(3, "Q4_1", 32, 20)
 def _q4_1(blocks: np.ndarray) -> np.ndarray:  # x = d·q + m
-    return _half(blocks[:, :2]) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks[:, 2:4])
+    values: np.ndarray = _half(blocks[:, :2]) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks[:, 2:4])
+    return values
 
 
 # Known by name and size, so that a file holding them is described truly, but not run.

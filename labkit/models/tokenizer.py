@@ -7,9 +7,11 @@ Byte-level BPE only: the vocabulary and merges come from the file, the splitting
 import codecs
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ModelError, ParameterError
+from labkit.models.gguf import StringArray
 
 if TYPE_CHECKING:
     import tokenizers
@@ -90,13 +92,20 @@ class Tokenizer:
         tokens, types, merges, pre = _read_vocabulary(metadata, where)
         self._tokens, self._types = tokens, types
         self._pre = PRE_TOKENIZERS[pre]
-        self._plain = _build(tokens, types, merges, self._pre, where, special=False)
-        self._special = _build(tokens, types, merges, self._pre, where, special=True)
+        self._merges, self._where = merges, where
         self.pre = pre
         self.bos_id = self._id_at(metadata, "bos_token_id", where)
         self.eos_ids = self._end_ids(metadata, where)
         self.add_bos = bool(metadata.get("tokenizer.ggml.add_bos_token", self._pre.add_bos)) and self.bos_id is not None
         self._pieces = _Pieces(self)
+
+    @cached_property
+    def _plain(self) -> "tokenizers.Tokenizer":
+        return _build(self._tokens, self._types, self._merges, self._pre, self._where, special=False)
+
+    @cached_property
+    def _special(self) -> "tokenizers.Tokenizer":
+        return _build(self._tokens, self._types, self._merges, self._pre, self._where, special=True)
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -227,7 +236,7 @@ def _read_vocabulary(metadata: Mapping[str, Any], where: str) -> tuple[list[str]
     lists = []
     for key in ("tokens", "merges"):
         array = metadata.get(f"tokenizer.ggml.{key}")
-        if not hasattr(array, "strings"):
+        if not isinstance(array, StringArray):
             raise ModelError(f"{where} lacks tokenizer.ggml.{key}, or it is not a list of texts; the file is damaged")
         lists.append(array.strings())
     tokens, merges = lists

@@ -1,12 +1,13 @@
 """Makes tests/data/tiny: small random llama models as GGUF files, each with reference logits from transformers.
 
 Not run by the tests, which need only its output. To run it again, from the repository's root:
-    python -m venv oracle && oracle/bin/pip install torch==2.13.0 transformers==5.24.0 gguf==0.19.0 tokenizers==0.23.3 numpy==2.4.6
+    python -m venv oracle
+    oracle/bin/pip install torch==2.13.0 transformers==5.24.0 gguf==0.19.0 tokenizers==0.23.3 numpy==2.4.6
     PYTHONPATH=. oracle/bin/python tests/data/make_tiny.py tests/data/tiny
 Float32, eager attention, one thread, fixed seeds: bit-stable on one machine with these versions on Python 3.11.
 
 Per model and type, NAME-TYPE.gguf and NAME-TYPE.npz, which holds
-    prompt [T] int64 · greedy [N] int64 · step_logits [N, V] f32, that chose each greedy id · gap [N] f32, best less second
+    prompt [T] int64 · greedy [N] int64 · step_logits [N, V] f32, behind each greedy id · gap [N] f32, best less second
     hidden [L+1, T, H] f32 (F32 files): embeddings, then each block's output; the last is after the final norm
 The reference of a quantised file is transformers on the same weights dequantised, all else in float32.
 """
@@ -31,7 +32,8 @@ torch.use_deterministic_algorithms(True)
 STEPS, PROMPT = 24, 48
 SPECIAL = ["<pad>", "<s>", "</s>", "<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 DEFAULT_ROPE = {"rope_type": "default", "rope_theta": 1e5}
