@@ -1,0 +1,469 @@
+"""`Engine`: a model on a device, with slots that decode together; requests join and leave while others run."""
+
+import html
+import math
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.engine import weights as resident
+from labkit.engine.executor import Executor, plan_memory
+from labkit.engine.request import Completion, Generation, Request, Token
+from labkit.engine.sampling import Sampling
+from labkit.engine.scheduler import Scheduler, Slot, Step
+from labkit.errors import DeviceError, EngineError, LabError, ParameterError
+from labkit.models.model import Model
+from labkit.vulkan.device import Device
+
+SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
+MAX_STEPS_A_SUBMIT = 32
+MAX_SLOTS, MAX_CONTEXT, MAX_TOP = 256, 1 << 20, 64
+PROMPT_TYPES = "text or a list of token ids"
+
+_devices: dict[Any, Device] = {}
+_devices_lock = threading.Lock()
+
+
+def default_device(selector: int | str | None = None) -> Device:
+    """The process's shared device for `selector`, opened on first use, so that engines can share weights."""
+    with _devices_lock:
+        device = _devices.get(selector)
+        if device is None or device.closed:
+            device = _devices[selector] = Device(selector)
+        return device
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One submit: when it ran, how many steps and rows it held, GPU seconds of its last step, host CPU seconds in all."""
+
+    start_s: float
+    end_s: float
+    steps: int
+    rows: int
+    decoding: int
+    decode_only: bool
+    gpu_s: float
+    host_s: float
+    dispatches: int
+
+
+class Engine:
+    """A model ready to generate on a Vulkan device.
+
+    `model`: a `Model`, a catalogue name or a path. `device`: a `Device`, or a selector for the shared one.
+    `slots`: streams that decode together (1 to 256). `context`: positions a slot holds. `kv`: "f16" or "f32" cache.
+    `arithmetic`: "exact" (float32 activations, the same order of sums at every width: ids equal those of the solo run)
+    or "fast" (the fastest cut for each width; bitwise repeatable at one width).
+    Raises ParameterError, ModelError, DeviceError or OutOfDeviceMemory, in one line, before anything is left allocated.
+    """
+
+    def __init__(
+        self,
+        model: Model | str,
+        device: Device | int | str | None = None,
+        *,
+        slots: int = 32,
+        context: int = 1024,
+        kv: str = "f16",
+        arithmetic: str = "fast",
+        progress: Any = None,
+    ) -> None:
+        self._closed = False
+        _whole("slots", slots, 1, MAX_SLOTS)
+        _whole("context", context, 8, MAX_CONTEXT)
+        if kv not in ("f16", "f32"):
+            raise ParameterError(f"kv={kv!r} is not one of f16, f32")
+        if arithmetic not in ("exact", "fast"):
+            raise ParameterError(f"arithmetic={arithmetic!r} is not one of exact, fast")
+        self.model = model if isinstance(model, Model) else Model(model)
+        if context > self.model.config.context:
+            raise ParameterError(
+                f"context={context} is more than the {self.model.config.context} positions {self.model.name} was made for"
+            )
+        self.device = device if isinstance(device, Device) else default_device(device)
+        self.device.alive()
+        self.slots, self.context, self.kv, self.arithmetic = slots, context, kv, arithmetic
+        plan_memory(self.model, self.device, slots=slots, context=context, kv=kv)
+        self.tokenizer = self.model.tokenizer
+        self.weights = resident.acquire(self.model, self.device, progress)
+        try:
+            self.executor = Executor(
+                self.model.config, self.weights, self.device, slots=slots, context=context, kv=kv, arithmetic=arithmetic,
+                stop_ids=sorted(self.tokenizer.eos_ids),
+            )  # fmt: skip
+        except BaseException:
+            resident.release(self.weights)
+            raise
+        self.scheduler = Scheduler(slots, context, self.executor.max_rows)
+        self.steps: list[StepRecord] = []
+        self._step_s: dict[int, float] = {}  # seconds a step takes, by padded width
+        self._mutex = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._finalizer = weakref.finalize(self, _free, self.executor, self.weights)
+
+    # asking for text
+
+    def generate(
+        self,
+        prompts: Sequence[str | Sequence[int]] | str,
+        *,
+        max_tokens: int = 64,
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        logprobs: int = 0,
+        **settings: Any,
+    ) -> Generation:
+        """Complete every prompt (text or token ids), all at once; returns a `Generation` in their order.
+
+        `sampling`, or its fields as keywords (temperature=0.0, top_p=..., seed=...). `logprobs`: how many of the most
+        likely tokens to report a step. `stop`: strings that end a completion. `ignore_eos`: go on past the end token.
+        Raises ParameterError or EngineError; an interrupt cancels the requests and leaves the engine usable.
+        """
+        if isinstance(prompts, str):
+            prompts = [prompts]
+        if not prompts:
+            raise ParameterError("no prompts were given")
+        each = [sampling] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
+        if len(each) != len(prompts):
+            raise ParameterError(f"{len(each)} samplings for {len(prompts)} prompts: give one, or one a prompt")
+        common: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "ignore_eos": ignore_eos, "logprobs": logprobs}
+        requests = [
+            self._request(prompt, _sampling(one, settings), streaming=False, **common)
+            for prompt, one in zip(prompts, each, strict=True)
+        ]
+        self._submit(requests)
+        try:
+            for request in requests:
+                request.done.wait()
+        except BaseException:
+            for request in requests:
+                request.cancelled = True
+            for request in requests:
+                request.done.wait(10)
+            raise
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+        return Generation([_completion(request) for request in requests])
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 64,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        ignore_eos: bool = False,
+        logprobs: int = 0,
+        **settings: Any,
+    ) -> Iterator[Token]:
+        """Tokens of one completion as they are made. Leaving the loop early cancels the request."""
+        request = self._request(
+            prompt, _sampling(sampling, settings), max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos,
+            logprobs=logprobs, streaming=True,
+        )  # fmt: skip
+        self._submit([request])
+        return self._follow(request)
+
+    @staticmethod
+    def _follow(request: Request) -> Iterator[Token]:
+        try:
+            yield from request.tokens()
+        finally:
+            request.cancelled = True
+
+    def chat(self, messages: Sequence[Mapping[str, Any]] | str, **options: Any) -> Completion:
+        """One completion of a conversation ([{"role": "user", "content": ...}], or one user text) by the model's template."""
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        completion: Completion = self.generate([self.model.chat(messages)], **options)[0]
+        return completion
+
+    def encode(self, prompt: str | Sequence[int]) -> list[int]:
+        """Token ids of a prompt; special tokens in text are parsed. Raises ParameterError when it is empty or off."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt, special=True, bos=self.tokenizer.add_bos)
+        else:
+            try:
+                ids = [int(i) for i in prompt]
+            except (TypeError, ValueError):
+                raise ParameterError(f"a prompt is {PROMPT_TYPES}, not {type(prompt).__name__}") from None
+        if not ids:
+            raise ParameterError("the prompt is empty: give at least one token of text")
+        wrong = next((i for i in ids if not 0 <= i < self.model.config.vocab), None)
+        if wrong is not None:
+            raise ParameterError(f"token id {wrong} is outside the vocabulary of {self.model.config.vocab}")
+        return ids
+
+    def _request(
+        self,
+        prompt: str | Sequence[int],
+        sampling: Sampling,
+        *,
+        max_tokens: int,
+        stop: Sequence[str],
+        ignore_eos: bool,
+        logprobs: int,
+        streaming: bool,
+    ) -> Request:
+        _whole("max_tokens", max_tokens, 1, 1 << 30)
+        _whole("logprobs", logprobs, 0, MAX_TOP)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        if any(not isinstance(s, str) or not s for s in stops):
+            raise ParameterError(f"stop={stop!r}: stop strings are non-empty texts")
+        ids = self.encode(prompt)
+        if len(ids) > self.context - 1:
+            raise ParameterError(
+                f"the prompt has {len(ids)} tokens; a context of {self.context} takes at most {self.context - 1}: "
+                f"shorten it or open the engine with context={len(ids) + max_tokens}"
+            )
+        request = Request(
+            ids, sampling, max_tokens=max_tokens, stop=stops, ignore_eos=ignore_eos, top=logprobs, streaming=streaming,
+            submit_s=time.monotonic(),
+        )  # fmt: skip
+        request.detokeniser = self.tokenizer.stream()
+        return request
+
+    def _submit(self, requests: list[Request]) -> None:
+        with self._mutex:
+            self._alive()
+            self.scheduler.waiting.extend(requests)
+            if self._thread is None:
+                self._thread = threading.Thread(target=_serve, args=(weakref.ref(self), self._mutex), daemon=True)
+                self._thread.name = "labkit-engine"
+                self._thread.start()
+            self._mutex.notify_all()
+
+    def _alive(self) -> None:
+        if self._error is not None:
+            raise EngineError(f"the engine stopped after an error: {self._error}")
+        if self._closed:
+            raise EngineError("the engine is closed; open a new one")
+
+    # the engine thread
+
+    def _turn(self) -> bool:
+        """One round of the engine thread: drop, admit, run, hand out. False when there is nothing to do."""
+        began = time.thread_time()
+        with self._mutex:
+            for slot in self.scheduler.busy:
+                if slot.request is not None and slot.request.cancelled:
+                    self._finish(slot, "cancelled")
+            for request in [r for r in self.scheduler.waiting if r.cancelled]:
+                self.scheduler.waiting.remove(request)
+                request.finish("cancelled")
+            filled = self.scheduler.admit()
+        for slot in filled:
+            assert slot.request is not None
+            slot.request.start_s = time.monotonic()
+            self.executor.open_slot(slot.index, slot.request.sampling, slot.request.ignore_eos)
+        step = self.scheduler.plan(self.executor.row_limit(self._deepest()))
+        if step is None:
+            return False
+        self._run(step, began)
+        return True
+
+    def _deepest(self) -> int:
+        return max((len(slot.ids) for slot in self.scheduler.busy), default=0)
+
+    def _steps_for(self, step: Step, width: int) -> int:
+        """How many steps to put in one submit: one when a request waits or streams, more when none does."""
+        busy = self.scheduler.busy
+        if not step.decode_only or self.scheduler.waiting or any(s.request and s.request.streaming for s in busy):
+            return 1
+        left = max(self.scheduler.remaining(slot) for slot in busy)
+        page_room = self.executor.page - (step.depth - 1) % self.executor.page  # depth bucket stays valid
+        seconds = self._step_s.get(width)
+        fits = 1 if seconds is None else max(1, int(SUBMIT_TARGET_S / max(seconds, 1e-6)))
+        return max(1, min(MAX_STEPS_A_SUBMIT, left, page_room, fits))
+
+    def _run(self, step: Step, began: float) -> None:
+        executor = self.executor
+        tops = max((s.request.top for s in self.scheduler.busy if s.request), default=0)
+        program = executor.prepare(step, top=MAX_TOP if tops > 8 else 8 if tops else 0)
+        times = self._steps_for(step, program.rows)
+        started = time.monotonic()
+        outputs = executor.run(program, times)
+        ended = time.monotonic()
+        if step.decode_only:
+            each = (ended - started) / times
+            known = self._step_s.get(program.rows)
+            self._step_s[program.rows] = each if known is None else 0.7 * known + 0.3 * each
+        slots = self.scheduler.slots
+        for row in step.rows:
+            slots[row.slot].computed = row.position + 1
+        for number, output in enumerate(outputs):
+            now = ended if times == 1 else started + (ended - started) * (number + 1) / times
+            self._hand_out(step, output, now, first=number == 0)
+        if len(self.steps) < 1_000_000:
+            self.steps.append(
+                StepRecord(
+                    started, ended, times, len(step.rows), len(step.wanted), step.decode_only, executor.gpu_seconds(program),
+                    time.thread_time() - began, program.dispatches,
+                )
+            )  # fmt: skip
+
+    def _hand_out(self, step: Step, output: Any, now: float, *, first: bool) -> None:
+        """Give each wanted row its token. Rows whose request ended earlier in the same submit are skipped."""
+        tokens, logprobs, top_ids, top_logprobs = output
+        for i, row_index in enumerate(step.wanted):
+            slot = self.scheduler.slots[step.rows[row_index].slot]
+            request = slot.request
+            if request is None:
+                continue
+            token = tokens[i]
+            if token == 0xFFFFFFFF:
+                request.fail(EngineError(f"the model's logits are not numbers at position {len(slot.ids) - 1}"))
+                self._release(slot)
+                continue
+            if not first:
+                slot.computed = len(slot.ids)
+            slot.ids.append(token)
+            top: tuple[tuple[int, float], ...] = ()
+            if request.top:
+                top = tuple(zip(top_ids[i][: request.top], top_logprobs[i][: request.top], strict=True))
+            if request.take(token, logprobs[i], top, now):
+                self._finish(slot, "stop", stopped=True)
+            elif token in self.tokenizer.eos_ids and not request.ignore_eos:
+                self._finish(slot, "stop")
+            elif len(request.token_ids) >= request.max_tokens:
+                self._finish(slot, "length")
+            elif len(slot.ids) > self.context:
+                self._finish(slot, "context")
+
+    def _finish(self, slot: Slot, reason: str, *, stopped: bool = False) -> None:
+        request = slot.request
+        self._release(slot)
+        if request is not None:
+            request.finish(reason, stopped=stopped)
+
+    def _release(self, slot: Slot) -> None:
+        self.executor.rows_changed()
+        self.scheduler.free(slot)
+
+    def _fail_all(self, error: BaseException) -> None:
+        """An error in the engine thread: every request gets it, and the engine takes no more."""
+        self._error = error
+        told = error if isinstance(error, LabError) else EngineError(f"the engine failed: {type(error).__name__}: {error}")
+        for slot in self.scheduler.busy:
+            if slot.request:
+                slot.request.fail(told)
+            self.scheduler.free(slot)
+        while self.scheduler.waiting:
+            self.scheduler.waiting.popleft().fail(told)
+
+    # what it is
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes held on the device, by purpose."""
+        return {"weights": self.weights.nbytes, **self.executor.memory}
+
+    def dispatches(self, width: int) -> int:
+        """Dispatches of one decode step at `width` streams."""
+        return len(self.executor.decode_program(width).dispatches)
+
+    def fingerprints(self, widths: Sequence[int]) -> dict[str, str]:
+        """Fingerprints of the decode programs at these widths, for the run record."""
+        return {f"decode {w}": self.executor.decode_program(w).fingerprint for w in widths}
+
+    def close(self) -> None:
+        """Cancel what runs, stop the thread, free all device memory (weights when no other engine uses them)."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            self._stopping = True
+            for slot in self.scheduler.busy:
+                if slot.request:
+                    slot.request.cancelled = True
+            for request in self.scheduler.waiting:
+                request.cancelled = True
+            self._mutex.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._finalizer()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self.scheduler.busy)} of {self.slots} slots busy"
+        return (
+            f"<Engine {self.model.name} on {self.device.name}: context {self.context}, kv {self.kv}, "
+            f"{self.arithmetic}, {state}>"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td style='text-align:right'>{v / 1e6:,.1f} MB</td></tr>"
+            for k, v in self.memory.items()
+        )
+        return f"<p>{html.escape(repr(self))}</p><table>{rows}</table>"
+
+
+def _serve(reference: "weakref.ref[Engine]", mutex: threading.Condition) -> None:
+    """The engine thread: runs while there is work, sleeps otherwise, ends when the engine is closed or forgotten."""
+    while True:
+        engine = reference()
+        if engine is None:
+            return
+        try:
+            worked = engine._turn()
+        except BaseException as error:
+            engine._fail_all(error)
+            return
+        if worked:
+            continue
+        with mutex:
+            if engine.scheduler.waiting or engine.scheduler.busy:
+                continue
+            if engine._stopping:
+                return
+            del engine
+            mutex.wait(timeout=1.0)
+
+
+def _free(executor: Executor, weights: resident.ResidentWeights) -> None:
+    executor.close()
+    resident.release(weights)
+
+
+def _completion(request: Request) -> Completion:
+    assert request.completion is not None
+    return request.completion
+
+
+def _sampling(given: Sampling | None, settings: dict[str, Any]) -> Sampling:
+    if given is None:
+        return Sampling(**_known(settings))
+    if settings:
+        raise ParameterError(f"give sampling=... or {', '.join(settings)}, not both")
+    return given
+
+
+def _known(settings: dict[str, Any]) -> dict[str, Any]:
+    names = Sampling.names()
+    for name in settings:
+        if name not in names:
+            raise ParameterError(f"{name!r} is not a setting; there are {', '.join(names)}")
+    return settings
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        shown = value if not isinstance(value, float) or math.isfinite(value) else repr(value)
+        raise ParameterError(f"{name}={shown} is not a whole number from {least} to {most}")
+
+
+__all__ = ["Completion", "DeviceError", "Engine", "Generation", "Sampling", "StepRecord", "Token", "default_device"]

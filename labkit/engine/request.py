@@ -1,0 +1,208 @@
+"""A request from the moment it is asked for to its completion, and what a caller gets back."""
+
+import html
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from labkit.engine.sampling import Sampling
+from labkit.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class Token:
+    """One generated token: its id, the text that became printable with it, its log-probability, and when it came.
+
+    `logprob` is of the model's own distribution (no temperature, no penalties). `top` holds (id, logprob) of the most
+    likely tokens, when asked for. `time_s` is seconds on the monotonic clock.
+    """
+
+    id: int
+    text: str
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    time_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What one request produced.
+
+    `finish`: "stop" (end token or stop string), "length" (max_tokens), "context" (the slot is full), "cancelled".
+    Times are seconds on the monotonic clock; `token_times_s` has one entry a token.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    finish: str
+    logprobs: tuple[float, ...]
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...]
+    slot: int
+    submit_s: float
+    start_s: float
+    first_token_s: float | None
+    last_token_s: float | None
+    token_times_s: tuple[float, ...] = field(repr=False, default=())
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Seconds from submit to the first token."""
+        return None if self.first_token_s is None else self.first_token_s - self.submit_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds a token after the first: (last - first) / (tokens - 1)."""
+        if self.first_token_s is None or self.last_token_s is None or len(self.token_ids) < 2:
+            return None
+        return (self.last_token_s - self.first_token_s) / (len(self.token_ids) - 1)
+
+
+class Generation(Sequence[Completion]):
+    """The completions of one `generate` call, in the order of the prompts."""
+
+    def __init__(self, completions: list[Completion]) -> None:
+        self._completions = completions
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._completions[index]
+
+    def __len__(self) -> int:
+        return len(self._completions)
+
+    @property
+    def texts(self) -> list[str]:
+        """The generated texts."""
+        return [c.text for c in self._completions]
+
+    @property
+    def token_ids(self) -> list[tuple[int, ...]]:
+        """The generated token ids."""
+        return [c.token_ids for c in self._completions]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated in all."""
+        return sum(len(c.token_ids) for c in self._completions)
+
+    def __repr__(self) -> str:
+        return f"<Generation of {len(self)} completions, {self.tokens} tokens>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td style='text-align:left;white-space:pre-wrap'>{html.escape(c.text)}</td>"
+            f"<td>{len(c.token_ids)}</td><td>{c.finish}</td></tr>"
+            for c in self._completions
+        )
+        return f"<table><tr><th style='text-align:left'>text</th><th>tokens</th><th>finish</th></tr>{rows}</table>"
+
+
+class Request:
+    """A request inside the engine. The engine's thread alone changes it; callers wait on `done` or read `events`."""
+
+    def __init__(
+        self,
+        prompt_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        max_tokens: int,
+        stop: tuple[str, ...],
+        ignore_eos: bool,
+        top: int,
+        streaming: bool,
+        submit_s: float,
+    ) -> None:
+        if not prompt_ids:
+            raise ParameterError("the prompt is empty: give at least one token")
+        self.prompt_ids = tuple(prompt_ids)
+        self.sampling, self.max_tokens, self.stop, self.ignore_eos, self.top = sampling, max_tokens, stop, ignore_eos, top
+        self.streaming = streaming
+        self.events: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
+        self.done = threading.Event()
+        self.cancelled = False
+        self.error: BaseException | None = None
+        self.completion: Completion | None = None
+        self.submit_s, self.start_s = submit_s, submit_s
+        # grown by the engine
+        self.slot = -1
+        self.token_ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.tops: list[tuple[tuple[int, float], ...]] = []
+        self.times: list[float] = []
+        self.text = ""
+        self.held = ""  # text that could still become part of a stop string
+        self.detokeniser: Any = None
+
+    def take(self, token_id: int, logprob: float, top: tuple[tuple[int, float], ...], now: float) -> bool:
+        """Append one token; True when a stop string was completed by it (the text is then cut before it)."""
+        self.token_ids.append(token_id)
+        self.logprobs.append(logprob)
+        self.times.append(now)
+        if self.top:
+            self.tops.append(top)
+        piece = self.detokeniser.push(token_id)
+        stopped = False
+        if self.stop:
+            piece, stopped = self._watch(piece)
+        self.text += piece
+        if self.streaming:
+            self.events.put(Token(token_id, piece, logprob, top, now))
+        return stopped
+
+    def _watch(self, piece: str) -> tuple[str, bool]:
+        """What of held + piece may be shown, and whether a stop string lies in it."""
+        text = self.held + piece
+        found = [at for at in (text.find(s) for s in self.stop) if at >= 0]
+        if found:
+            self.held = ""
+            return text[: min(found)], True
+        keep = 0
+        for stop in self.stop:
+            for length in range(min(len(stop) - 1, len(text)), 0, -1):
+                if text.endswith(stop[:length]):
+                    keep = max(keep, length)
+                    break
+        self.held = text[len(text) - keep :] if keep else ""
+        return text[: len(text) - keep], False
+
+    def finish(self, reason: str, *, stopped: bool = False) -> None:
+        """Make the completion and wake the caller."""
+        rest = "" if stopped else self.held + self.detokeniser.flush()
+        self.text += rest
+        self.completion = Completion(
+            text=self.text,
+            token_ids=tuple(self.token_ids),
+            prompt_ids=self.prompt_ids,
+            finish=reason,
+            logprobs=tuple(self.logprobs),
+            top_logprobs=tuple(self.tops),
+            slot=self.slot,
+            submit_s=self.submit_s,
+            start_s=self.start_s,
+            first_token_s=self.times[0] if self.times else None,
+            last_token_s=self.times[-1] if self.times else None,
+            token_times_s=tuple(self.times),
+        )
+        if self.streaming:
+            if rest:
+                self.events.put(Token(-1, rest, 0.0, (), self.times[-1] if self.times else self.submit_s))
+            self.events.put(None)
+        self.done.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Wake the caller with an error."""
+        self.error = error
+        self.events.put(None)
+        self.done.set()
+
+    def tokens(self) -> Iterator[Token]:
+        """Tokens as they come (streaming requests)."""
+        while True:
+            token = self.events.get()
+            if token is None:
+                break
+            yield token
+        if self.error is not None:
+            raise self.error

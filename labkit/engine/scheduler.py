@@ -1,0 +1,113 @@
+"""Which rows run in the next step: requests into slots, decode rows first, prompts in chunks behind them."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from labkit.engine.request import Request
+
+ACTIVE, PROMPT = 1, 2  # row flags
+
+
+@dataclass
+class Slot:
+    """One stream's place in the cache: the tokens it holds and how many of them are computed."""
+
+    index: int
+    request: Request | None = None
+    ids: list[int] = field(default_factory=list)
+    computed: int = 0  # positions 0 .. computed-1 are in the cache
+    parameters_written: bool = False
+
+    @property
+    def pending(self) -> int:
+        """Tokens known but not yet in the cache: one while decoding, more while the prompt is read."""
+        return len(self.ids) - self.computed
+
+    @property
+    def prompt_length(self) -> int:
+        """Length of the request's prompt in tokens."""
+        return len(self.request.prompt_ids) if self.request else 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One token of one slot: what the program computes."""
+
+    token: int
+    slot: int
+    position: int
+    flags: int
+    remaining: int  # tokens the slot may still generate, this row's included
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows of one step; `wanted` are the rows whose logits are sampled. `decode_only`: one row a slot, all wanted."""
+
+    rows: tuple[Row, ...]
+    wanted: tuple[int, ...]
+    decode_only: bool
+
+    @property
+    def depth(self) -> int:
+        """Positions the deepest row sees."""
+        return max(row.position for row in self.rows) + 1
+
+
+class Scheduler:
+    """Slots, the waiting line, and the choice of rows. Knows nothing of the device."""
+
+    def __init__(self, slots: int, context: int, max_rows: int) -> None:
+        self.slots = [Slot(i) for i in range(slots)]
+        self.context, self.max_rows = context, max_rows
+        self.waiting: deque[Request] = deque()
+
+    @property
+    def busy(self) -> list[Slot]:
+        """Slots with a request, in order."""
+        return [slot for slot in self.slots if slot.request is not None]
+
+    def admit(self) -> list[Slot]:
+        """Move waiting requests into free slots, first come first served; returns the slots filled."""
+        filled = []
+        for slot in self.slots:
+            if not self.waiting:
+                break
+            if slot.request is None:
+                request = self.waiting.popleft()
+                slot.request, slot.ids, slot.computed = request, list(request.prompt_ids), 0
+                request.slot = slot.index
+                filled.append(slot)
+        return filled
+
+    def remaining(self, slot: Slot) -> int:
+        """Tokens the slot may still generate before max_tokens or the end of its context."""
+        assert slot.request is not None
+        return min(slot.request.max_tokens - len(slot.request.token_ids), self.context - len(slot.ids) + 1)
+
+    def plan(self, row_limit: int | None = None) -> Step | None:
+        """The next step, or None when nothing waits. Decoding slots get their row first, then prompts in chunks."""
+        limit = min(self.max_rows, row_limit or self.max_rows)
+        busy = self.busy
+        if not busy:
+            return None
+        rows: list[Row] = []
+        wanted: list[int] = []
+        decoding = [slot for slot in busy if slot.pending == 1]
+        reading = [slot for slot in busy if slot.pending > 1]
+        for slot in (*decoding, *reading):
+            take = min(slot.pending, limit - len(rows))
+            if take <= 0:
+                break
+            left = self.remaining(slot)
+            for position in range(slot.computed, slot.computed + take):
+                is_prompt = PROMPT if position < slot.prompt_length else 0
+                rows.append(Row(slot.ids[position], slot.index, position, ACTIVE | is_prompt, left))
+            if slot.computed + take == len(slot.ids):
+                wanted.append(len(rows) - 1)
+        decode_only = not reading and len(rows) == len(busy) and all(s.computed >= s.prompt_length for s in busy)
+        return Step(tuple(rows), tuple(wanted), decode_only)
+
+    def free(self, slot: Slot) -> None:
+        """Give the slot back."""
+        slot.request, slot.ids, slot.computed, slot.parameters_written = None, [], 0, False
