@@ -77,9 +77,11 @@ void main() {
             for (uint j = 0; j < RPL; j++) block[j][c] = SCALED ? 0.0 : sum[j][c];
         }
         for (uint piece = 0; piece < PIECES; piece++) {  // 8 elements of K each
-            vec4 lo[RPL], hi[RPL];
-            for (uint j = 0; j < RPL; j++) codes8(w, base + b, own + j, piece, XSHARE, lo[j], hi[j]);
+            Piece p[RPL];
+            for (uint j = 0; j < RPL; j++) p[j] = fetch8(w, base + b, own + j, piece);
             const uint at = b * BLOCK + piece * 8;
+            float held[COLS];
+            vec4 lo[COLS], hi[COLS];
             for (uint c = 0; c < COLS; c++) {
                 const uint row = min(first_col + c, rows - 1) * x_stride;
                 if (XSHARE) {
@@ -87,32 +89,26 @@ void main() {
                     const bool inside = !TAIL || mine < k;
                     if (TAIL) mine = min(mine, k - 1);
                     const float loaded = Floats(x).v[row + mine];
-                    float held = inside ? loaded : 0.0;
-                    if (OFFSET) total[c] += held;
-                    if (NIBBLES) held *= masked_scale;
-#define STEP(i, W)                                                              \
-    {                                                                           \
-        const float a = subgroupBroadcast(held, i);                             \
-        for (uint j = 0; j < RPL; j++) block[j][c] = fma(W, a, block[j][c]);    \
-    }
-                    STEP(0, lo[j].x) STEP(1, lo[j].y) STEP(2, lo[j].z) STEP(3, lo[j].w)
-                    STEP(4, hi[j].x) STEP(5, hi[j].y) STEP(6, hi[j].z) STEP(7, hi[j].w)
+                    held[c] = inside ? loaded : 0.0;
+                    if (OFFSET) total[c] += held[c];
+                    if (NIBBLES) held[c] *= masked_scale;
                 } else {
-                    const vec4 a = TAIL && at + 4 > k ? vec4(0.0) : x.v[(row + at) / 4];
-                    const vec4 e = TAIL && at + 8 > k ? vec4(0.0) : x.v[(row + at) / 4 + 1];
-                    if (OFFSET) total[c] += ((a.x + a.y) + (a.z + a.w)) + ((e.x + e.y) + (e.z + e.w));
-                    for (uint j = 0; j < RPL; j++) {
-                        block[j][c] = fma(lo[j].x, a.x, block[j][c]);
-                        block[j][c] = fma(lo[j].y, a.y, block[j][c]);
-                        block[j][c] = fma(lo[j].z, a.z, block[j][c]);
-                        block[j][c] = fma(lo[j].w, a.w, block[j][c]);
-                        block[j][c] = fma(hi[j].x, e.x, block[j][c]);
-                        block[j][c] = fma(hi[j].y, e.y, block[j][c]);
-                        block[j][c] = fma(hi[j].z, e.z, block[j][c]);
-                        block[j][c] = fma(hi[j].w, e.w, block[j][c]);
-                    }
+                    lo[c] = TAIL && at + 4 > k ? vec4(0.0) : x.v[(row + at) / 4];
+                    hi[c] = TAIL && at + 8 > k ? vec4(0.0) : x.v[(row + at) / 4 + 1];
+                    if (OFFSET) total[c] += ((lo[c].x + lo[c].y) + (lo[c].z + lo[c].w)) + ((hi[c].x + hi[c].y) + (hi[c].z + hi[c].w));
                 }
             }
+#define STEP(i, X)                                                                  \
+    {                                                                               \
+        float e[RPL];                                                               \
+        for (uint j = 0; j < RPL; j++) e[j] = code(p[j], i, XSHARE);                \
+        for (uint c = 0; c < COLS; c++) {                                           \
+            const float a = XSHARE ? subgroupBroadcast(held[c], i) : X;             \
+            for (uint j = 0; j < RPL; j++) block[j][c] = fma(e[j], a, block[j][c]); \
+        }                                                                           \
+    }
+            STEP(0, lo[c].x) STEP(1, lo[c].y) STEP(2, lo[c].z) STEP(3, lo[c].w)
+            STEP(4, hi[c].x) STEP(5, hi[c].y) STEP(6, hi[c].z) STEP(7, hi[c].w)
         }
         if (XSHARE && OFFSET)
             for (uint c = 0; c < COLS; c++) total[c] = subgroupClusteredAdd(total[c], 8);

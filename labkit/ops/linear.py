@@ -60,10 +60,9 @@ class Shape:
 
 def shape(device: Device, rows: int, n: int, k: int) -> Shape:
     """The cut for `rows` activation rows. KSPLIT depends on the matrix and device only, so that sums keep their order."""
-    if device.is_cpu and device.info.subgroup_size == 8:
-        cols, rpl = ((1, 2), (2, 4), (4, 4))[min(rows, 4).bit_length() - 1]
-        return Shape(cols, rpl, 1, 8, True)
     cols = 1 << min(max(rows - 1, 0).bit_length(), 3)
+    if device.is_cpu and device.info.subgroup_size == 8:
+        return Shape(cols, 4, 1, 8, True)
     groups = -(-n // 16)
     ksplit = 16 if groups < 1024 else 8
     while ksplit > 1 and ksplit * 32 > k:

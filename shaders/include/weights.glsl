@@ -57,24 +57,45 @@ void load8(Words w, uint at, uint row, uint piece, Scale s, out vec4 lo, out vec
 #endif
 }
 
-// The same 8 elements as bare codes: W = s.d * code + s.m. Used where the scale is applied once a block.
-// With `masked`, 4-bit code e comes multiplied by 16^(e % 4): one mask and no shift; x must carry 16^-(e % 4).
-void codes8(Words w, uint at, uint row, uint piece, bool masked, out vec4 lo, out vec4 hi) {
+// The words that hold 8 elements of a row, and element `i` of them as a bare code: W = s.d * code + s.m. Used where the
+// scale is applied once a block. With `masked`, 4-bit code i comes multiplied by 16^(i % 4): one mask and no shift; what
+// it is multiplied with must carry 16^-(i % 4).
 #if defined(WEIGHT_Q4)
-    const int q = int(w.v[(at * TILE + row) * 4 + piece]), p = (q >> 16) & 0xFFFF;
-    if (masked) {
-        lo = vec4(q & 0xF, q & 0xF0, q & 0xF00, q & 0xF000);
-        hi = vec4(p & 0xF, p & 0xF0, p & 0xF00, p & 0xF000);
-    } else {
-        lo = vec4(q & 15, (q >> 4) & 15, (q >> 8) & 15, (q >> 12) & 15);
-        hi = vec4(p & 15, (p >> 4) & 15, (p >> 8) & 15, p >> 12);
-    }
+struct Piece { uint a; };
+Piece fetch8(Words w, uint at, uint row, uint piece) { return Piece(w.v[(at * TILE + row) * 4 + piece]); }
+float code(Piece p, uint i, bool masked) {
+    if (masked) return float(int((i < 4 ? p.a : p.a >> 16) & (15u << (4 * (i & 3)))));
+    return float(int((p.a >> (4 * i)) & 15u));
+}
 #elif defined(WEIGHT_Q8)
+struct Piece { int a, b; };
+Piece fetch8(Words w, uint at, uint row, uint piece) {
     const uint base = (at * TILE + row) * 8 + piece * 2;
-    const int a = int(w.v[base]), b = int(w.v[base + 1]);
-    lo = vec4((a << 24) >> 24, (a << 16) >> 24, (a << 8) >> 24, a >> 24);
-    hi = vec4((b << 24) >> 24, (b << 16) >> 24, (b << 8) >> 24, b >> 24);
+    return Piece(int(w.v[base]), int(w.v[base + 1]));
+}
+float code(Piece p, uint i, bool masked) { return float(((i < 4 ? p.a : p.b) << (24 - 8 * (i & 3))) >> 24); }
+#elif defined(WEIGHT_F16) || defined(WEIGHT_BF16)
+struct Piece { uint a, b, c, d; };
+Piece fetch8(Words w, uint at, uint row, uint piece) {
+    const uint base = (at * TILE + row) * 8 + piece * 4;
+    return Piece(w.v[base], w.v[base + 1], w.v[base + 2], w.v[base + 3]);
+}
+float code(Piece p, uint i, bool masked) {
+    const uint word = i < 2 ? p.a : i < 4 ? p.b : i < 6 ? p.c : p.d;
+#if defined(WEIGHT_F16)
+    const vec2 pair = unpackHalf2x16(word);
+    return (i & 1) == 0 ? pair.x : pair.y;
 #else
-    load8(w, at, row, piece, Scale(1.0, 0.0), lo, hi);
+    return uintBitsToFloat((i & 1) == 0 ? word << 16 : word & 0xFFFF0000u);
 #endif
 }
+#else
+struct Piece { uint v[8]; };
+Piece fetch8(Words w, uint at, uint row, uint piece) {
+    const uint base = (at * TILE + row) * 16 + piece * 8;
+    Piece p;
+    for (uint i = 0; i < 8; i++) p.v[i] = w.v[base + i];
+    return p;
+}
+float code(Piece p, uint i, bool masked) { return uintBitsToFloat(p.v[i]); }
+#endif
