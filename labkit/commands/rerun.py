@@ -11,6 +11,7 @@ import click
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for the whole run.")
 @click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for each cell.")
 @click.option("--no-ledger", is_flag=True, help="Keep the record, but enter nothing in the ledger.")
+@click.option("--no-page", is_flag=True, help="Draw no picture and render no page.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of waiting when the device is in use by another run.")
 @click.option("--name", help="A label kept in the record.")
 @click.option("--json", "as_json", is_flag=True, help="Write the new record as JSON on stdout.")
@@ -20,6 +21,7 @@ def command(
     timeout: float | None,
     cell_timeout: float | None,
     no_ledger: bool,
+    no_page: bool,
     no_wait: bool,
     name: str | None,
     as_json: bool,
@@ -47,7 +49,7 @@ def command(
         cell_timeout_s=cell_timeout,
         wait=not no_wait,
     )
-    settled = settle(lab.root, run.folder, ledger=not no_ledger)
+    settled = settle(lab.root, run.folder, ledger=not no_ledger, page=not no_page)
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for the whole run.")
 @click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for each cell.")
 @click.option("--no-ledger", is_flag=True, help="Keep the record, but enter nothing in the ledger.")
+@click.option("--no-page", is_flag=True, help="Draw no picture and render no page.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of waiting when the device is in use by another run.")
 @click.option("--name", help="A label kept in the record, such as 'after the driver update'.")
 @click.option("--resume", metavar="RUN_ID", help="Take up a run that ended early and measure what it lacks.")
@@ -35,6 +36,7 @@ def command(
     timeout: float | None,
     cell_timeout: float | None,
     no_ledger: bool,
+    no_page: bool,
     no_wait: bool,
     name: str | None,
     resume: str | None,
@@ -74,7 +76,7 @@ def command(
         from labkit.lab.driver import run_experiment
 
         run = run_experiment(lab, found, overrides, name=name, **limits)
-    settled = settle(lab.root, run.folder, ledger=not no_ledger)
+    settled = settle(lab.root, run.folder, ledger=not no_ledger, page=not no_page)
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)

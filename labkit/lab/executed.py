@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lab.experiments import SKIP_TAG
+from labkit.lab.notebook_format import load_nbformat
 from labkit.lab.record import Cells, utc_now, write_atomic
 from labkit.lab.redact import Redactor
 
@@ -66,8 +67,7 @@ class ExecutedNotebook:
 
     def save(self) -> None:
         """Writes the notebook aside, redacted, and renames it into place."""
-        import nbformat
-
+        nbformat = load_nbformat()
         start = time.monotonic()
         for index in self.changed:
             self.stored[index] = self.redactor.value(join_streams(self.document.cells[index]))

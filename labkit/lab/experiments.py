@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.lab import EXPERIMENT_NAME
+from labkit.lab.notebook_format import load_nbformat
 from labkit.lab.parameters import Parameter, read_parameters
 
 TAG = "parameters"
@@ -73,8 +74,7 @@ def notebook_name(path: Path) -> str:
 
 def load_experiment(path: Path) -> Experiment:
     """Reads and checks a notebook: valid, exactly one cell tagged `parameters`, holding literals only."""
-    import nbformat
-
+    nbformat = load_nbformat()
     name = notebook_name(path)
     if not EXPERIMENT_NAME.fullmatch(name):
         raise RunError(f"{path.name} does not name an experiment; use letters, digits, - and _, as batch_decode.ipynb")

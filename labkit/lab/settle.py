@@ -19,14 +19,14 @@ class Settled:
     trouble: tuple[str, ...]
 
 
-def settle(root: Path, folder: Path, ledger: bool = True) -> Settled:
+def settle(root: Path, folder: Path, ledger: bool = True, page: bool = True) -> Settled:
     """Enters a completed run in the ledger, draws its picture and renders its page.
 
     The record is safe by then, so one of these failing does not keep the others from being done."""
     record = read_record(folder)
     trouble: list[str] = []
     events: list[Path] = []
-    picture = page = None
+    picture = rendered = None
     if record.state == "completed":
         if ledger:
             try:
@@ -34,14 +34,14 @@ def settle(root: Path, folder: Path, ledger: bool = True) -> Settled:
             except LabError as error:
                 trouble.append(f"no ledger entry: {error}")
         try:
-            picture = draw_picture(root, folder, record)
+            picture = draw_picture(root, folder, record) if page else None
         except LabError as error:
             trouble.append(f"no picture: {error}")
     try:
-        page = render_page(root, folder)
+        rendered = render_page(root, folder) if page else None
     except LabError as error:
         trouble.append(f"no page: {error}")
-    return Settled(tuple(events), picture, page, tuple(trouble))
+    return Settled(tuple(events), picture, rendered, tuple(trouble))
 
 
 def enter_ledger(root: Path, folder: Path) -> list[Path]:
