@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import DeviceError, ParameterError
 from labkit.vulkan import raw
+from labkit.vulkan.host import refuse_quiet_cpu
 
 if TYPE_CHECKING:
     from labkit.vulkan.kernel import Kernel
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 _TYPES = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _PREFERENCE = {"discrete": 0, "integrated": 1, "virtual": 2, "other": 3, "cpu": 4}
 # feature bit -> why labkit needs it; without one of these a device is listed but not usable
-REQUIRED = {"bufferDeviceAddress": "kernels address buffers by pointer", "subgroupArithmetic": "reductions use subgroups"}
+REQUIRED = {
+    "bufferDeviceAddress": "kernels address buffers by pointer",
+    "subgroupArithmetic": "reductions use subgroups",
+}
 # optional feature -> the switch of LABKIT_DISABLE that turns it off
 OPTIONAL = ("fp16", "int8", "storage16", "storage8", "intdot", "coopmat", "memory_model", "executable_statistics")
 
@@ -113,7 +117,9 @@ def _features(bits: dict[str, Any], subgroup_operations: int) -> set[str]:
         "memory_model": bits["12"].vulkanMemoryModel,
         "int64": bits["base"].features.shaderInt64,
         "subgroupArithmetic": subgroup_operations & 0x4,
-        "intdot": bits["13"].shaderIntegerDotProduct if "13" in bits else "dot" in bits and bits["dot"].shaderIntegerDotProduct,
+        "intdot": bits["13"].shaderIntegerDotProduct
+        if "13" in bits
+        else "dot" in bits and bits["dot"].shaderIntegerDotProduct,
         "subgroup_size_control": bits["13"].subgroupSizeControl
         if "13" in bits
         else "size" in bits and bits["size"].subgroupSizeControl,
@@ -169,7 +175,8 @@ def _inspect(index: int, physical: Any) -> DeviceInfo:
     }
     if api < raw.API_VERSION_1_2:
         nothing = dict.fromkeys(
-            ("memory_bytes", "subgroup_size", "subgroup_min", "subgroup_max", "max_allocation_bytes", "timestamp_bits"), 0
+            ("memory_bytes", "subgroup_size", "subgroup_min", "subgroup_max", "max_allocation_bytes", "timestamp_bits"),
+            0,
         )
         reason = f"its driver speaks Vulkan {_version(api)}; 1.2 is needed"
         return DeviceInfo(
@@ -229,7 +236,9 @@ def select(devices: list[DeviceInfo], selector: int | str | None) -> DeviceInfo:
     """
     listing = "; ".join(f"{d.index}: {d.name} ({d.type})" for d in devices) or "none"
     if not devices:
-        raise DeviceError("no Vulkan device was found: install a driver (mesa-vulkan-drivers for the CPU); see `lab doctor`")
+        raise DeviceError(
+            "no Vulkan device was found: install a driver (mesa-vulkan-drivers for the CPU); see `lab doctor`"
+        )
     chosen: list[DeviceInfo]
     if selector is None or selector == "":
         chosen = sorted((d for d in devices if d.usable), key=lambda d: (_PREFERENCE[d.type], d.index))
@@ -262,7 +271,10 @@ class Device:
     def __init__(self, selector: int | str | None = None, *, poison: bool | None = None) -> None:
         if selector is None:
             selector = os.environ.get("LABKIT_DEVICE") or None
-        self.info = select(list_devices(), selector)
+        devices = list_devices()
+        if selector is None:
+            refuse_quiet_cpu(devices)
+        self.info = select(devices, selector)
         self.poison = os.environ.get("LABKIT_POISON") == "1" if poison is None else poison
         self.features = frozenset(self.info.features)
         self.lock = threading.RLock()
@@ -381,7 +393,9 @@ class Device:
             data = b""  # none yet, or a home that cannot be read: pipelines are then built anew
         s = raw.Structs()
         blob = s.new("char[]", data) if data else s.ffi.NULL
-        info = s.struct("PipelineCacheCreateInfo", "PIPELINE_CACHE_CREATE_INFO", initialDataSize=len(data), pInitialData=blob)
+        info = s.struct(
+            "PipelineCacheCreateInfo", "PIPELINE_CACHE_CREATE_INFO", initialDataSize=len(data), pInitialData=blob
+        )
         out = s.new("VkPipelineCache *")
         raw.check(s.lib.vkCreatePipelineCache(self.handle, info, s.ffi.NULL, out), "creating the pipeline cache")
         return out[0]
@@ -454,7 +468,9 @@ class Device:
         """A buffer in a pool of its own: `content` is a size in bytes or an array to upload."""
         return self.pool(label).buffer(content, kind=kind, label=label)
 
-    def kernel(self, op: str, variant: str = "", constants: dict[str, int | float | bool] | None = None, subgroup: int = 0) -> "Kernel":
+    def kernel(
+        self, op: str, variant: str = "", constants: dict[str, int | float | bool] | None = None, subgroup: int = 0
+    ) -> "Kernel":
         """The committed shader `op` (and variant) as a pipeline, made once for each set of specialisation constants."""
         from labkit.vulkan.compile import load_spirv
         from labkit.vulkan.kernel import Kernel
@@ -464,7 +480,9 @@ class Device:
             self.alive()
             if key not in self._kernels:
                 name = f"{op}.{variant}" if variant else op
-                self._kernels[key] = Kernel(self, load_spirv(op, variant), name=name, constants=constants, subgroup=subgroup)
+                self._kernels[key] = Kernel(
+                    self, load_spirv(op, variant), name=name, constants=constants, subgroup=subgroup
+                )
             kernel: Kernel = self._kernels[key]
             return kernel
 

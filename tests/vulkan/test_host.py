@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.errors import DeviceError
-from labkit.vulkan import host
+from labkit.vulkan import device, host
 
 pytestmark = pytest.mark.quick
 
@@ -194,3 +194,18 @@ def test_the_commands_name_all_four_managers_this_systems_first(tree: Tree, rele
     assert said.startswith(f"{first}: `")
     assert all(f"{name}: `{command}`" in said for name, command in host.INSTALL.items())
     assert host.install_commands(tree.root, {"CONDA_PREFIX": "/opt/conda"}).startswith("conda: `conda install")
+
+
+def test_opening_a_device_unasked_refuses_the_cpu_and_asking_for_it_does_not(monkeypatch):
+    cpu = [listed for listed in device.list_devices() if listed.is_cpu]
+    if not cpu:
+        pytest.skip("there is no CPU device here (lavapipe is not installed)")
+    gpu = host.PciGpu("0000:03:00.0", NVIDIA, 0x2330, "", "")
+    monkeypatch.setattr(host, "pci_gpus", lambda: [gpu])
+    monkeypatch.setattr(device, "list_devices", lambda: cpu)
+    monkeypatch.delenv("LABKIT_DEVICE", raising=False)
+    with pytest.raises(DeviceError, match="no kernel driver is bound to it; load nvidia"):
+        device.Device()
+    monkeypatch.setenv("LABKIT_DEVICE", "cpu")
+    with device.Device() as opened:
+        assert opened.is_cpu
