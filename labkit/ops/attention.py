@@ -1,0 +1,175 @@
+"""attention: causal attention of every row over its slot's cached positions, page by page, then the pages joined."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.errors import ParameterError
+from labkit.ops.kv_cache import PAGE, KVCache, upload
+from labkit.ops.rope_kv import check_rows
+from labkit.ops.rows import ACTIVE, row_range, span
+from labkit.vulkan.device import Device
+from labkit.vulkan.memory import Buffer
+from labkit.vulkan.program import Program
+
+
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """softmax(q k^T / sqrt(head_dim)) v of one row in float64 (arXiv:1706.03762), returned as float32.
+
+    q [heads, head_dim]; k, v [T, kv_heads, head_dim]: the positions seen. A KV head serves heads/kv_heads q heads.
+    """
+    group = q.shape[0] // k.shape[1]
+    k, v = (np.repeat(a.astype(np.float64), group, axis=1) for a in (k, v))  # [T, heads, head_dim]
+    scores = np.einsum("hd,thd->ht", q.astype(np.float64), k) / math.sqrt(q.shape[1])
+    p = np.exp(scores - scores.max(axis=1, keepdims=True))
+    out: np.ndarray = np.einsum("ht,thd->hd", p / p.sum(axis=1, keepdims=True), v)
+    return out.astype(np.float32)
+
+
+def splits_for(positions: int) -> int:
+    """Pages that cover `positions` positions: what `splits` must be at least when a row sees that many."""
+    return -(-positions // PAGE)
+
+
+def partial_bytes(count: int, heads: int, head_dim: int, splits: int) -> int:
+    """Bytes of scratch that `record` needs for `count` rows and `splits` pages."""
+    return count * heads * splits * (head_dim + 2) * 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How the pages are cut among invocations; see shaders/attention.comp for the names."""
+
+    qpack: int
+    positions: int
+    dlanes: int
+    share: bool
+    local: int
+
+
+def shape(device: Device, group: int, head_dim: int) -> Shape:
+    """The cut for `group` q heads a KV head. It depends on device and model only, so that sums keep their order."""
+    quads = head_dim // 4
+    if device.is_cpu and device.info.subgroup_size == 8:
+        return Shape(min(group, 4), 4, 8, True, 8)
+    local = 128
+    dlanes = 1 << min(quads.bit_length() - 1, 5)
+    qpack = min(group, 8)
+    while qpack > 1 and local // dlanes * qpack * head_dim * 4 > 12288:
+        qpack -= 1
+    return Shape(qpack, 1, dlanes, False, local)
+
+
+def record(
+    program: Program,
+    qkv: Buffer,
+    rows: Buffer,
+    cache: KVCache,
+    partial: Buffer | None,
+    y: Buffer,
+    *,
+    count: int,
+    heads: int,
+    qkv_stride: int,
+    y_stride: int,
+    splits: int,
+    scale: float | None = None,
+    label: str = "attention",
+    cut: Shape | None = None,
+) -> None:
+    """Add y[r] = attention of row r's q heads over positions 0 to its own of its slot, for `count` rows.
+
+    qkv: float32 [count, qkv_stride], q heads first (rotated, by `rope_kv`, which also filled `cache`).
+    y: float32 [count, y_stride], heads side by side; zeros for inactive rows. `splits`: pages looked at, at least
+    `splits_for(position + 1)` of every active row; it does not change a result. `partial`: `partial_bytes(...)` of
+    scratch, or None when splits is 1. `scale`: 1/sqrt(head_dim) by default. Two dispatches, one when splits is 1.
+    Raises ParameterError for heads, strides, splits or buffers that do not fit.
+    """
+    device, head_dim, group = program.device, cache.head_dim, heads // cache.kv_heads
+    if heads < 1 or heads % cache.kv_heads:
+        raise ParameterError(f"{heads} heads are not a multiple of the cache's {cache.kv_heads}")
+    if not 1 <= splits <= cache.pages_per_slot:
+        raise ParameterError(f"splits={splits} is not between 1 and the {cache.pages_per_slot} pages of a slot")
+    source = span("qkv", qkv, count, qkv_stride, (heads + 2 * cache.kv_heads) * head_dim)
+    target = span("y", y, count, y_stride, heads * head_dim)
+    described, direct = row_range(rows, count), splits == 1
+    need = 0 if direct else partial_bytes(count, heads, head_dim, splits)
+    if need and (partial is None or partial.nbytes < need):
+        raise ParameterError(f"attention over {splits} pages of {count} rows needs {need} bytes of scratch")
+    cut = cut or shape(device, group, head_dim)
+    scratch = [partial.range(0, need)] if partial is not None and need else []
+    accumulators = partial if partial is not None and need else y
+    state = partial.range(count * heads * splits * head_dim * 4) if partial is not None and need else y
+    kernel = device.kernel(
+        "attention",
+        cache.kind,
+        {
+            "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "QPACK": cut.qpack, "PAGE": PAGE,
+            "POSITIONS": cut.positions, "DLANES": cut.dlanes, "SHARE": cut.share, "CHUNK": 4 if head_dim % 8 else 8,
+            "DIRECT": direct, "LOCAL": cut.local,
+        },
+    )  # fmt: skip
+    program.dispatch(
+        kernel,
+        (cache.kv_heads * -(-group // cut.qpack), splits, count),
+        {
+            "qkv": source, "rows": rows, "cache_k": cache.k, "cache_v": cache.v, "page_table": cache.page_table,
+            "partial": accumulators, "state": state, "y": target, "qkv_stride": qkv_stride, "y_stride": y_stride,
+            "splits": splits, "pages_per_slot": cache.pages_per_slot,
+            "scale": 1 / math.sqrt(head_dim) if scale is None else scale,
+        },
+        reads=[source, described, cache.k, cache.v, cache.page_table],
+        writes=scratch or [target],
+        label=label,
+        flops=4 * count * splits * PAGE * heads * head_dim,
+        nbytes=splits * PAGE * 2 * cache.position_bytes + count * 2 * heads * head_dim * 4,
+    )  # fmt: skip
+    if direct:
+        return
+    local = 32 if device.is_cpu else 64
+    program.dispatch(
+        device.kernel("attention_merge", "", {"HEAD_DIM": head_dim, "PAGE": PAGE, "LOCAL": local}),
+        (-(-heads * head_dim // (4 * local)), count),
+        {
+            "partial": accumulators, "state": state, "rows": rows, "y": target, "y_stride": y_stride,
+            "splits": splits, "heads": heads,
+        },
+        reads=[*scratch, described],
+        writes=[target],
+        label=f"{label} merge",
+        flops=2 * count * splits * heads * head_dim,
+        nbytes=need + count * heads * head_dim * 4,
+    )  # fmt: skip
+
+
+def attention(
+    device: Device, qkv: np.ndarray, rows: np.ndarray, k: np.ndarray, v: np.ndarray, page_table: np.ndarray,
+    *, heads: int, splits: int | None = None, cut: Shape | None = None,
+) -> np.ndarray:  # fmt: skip
+    """Run once on arrays: qkv float32 [R, (heads + 2 kv_heads) head_dim], rows uint32 [R, 8], a filled cache.
+
+    k, v: float16 or float32 [pages, kv_heads, PAGE, head_dim]; page_table uint32 [slots, pages_per_slot].
+    Returns float32 [R, heads * head_dim]. Raises ParameterError for a wrong argument.
+    """
+    check_rows(rows, page_table, len(qkv))
+    seen = int((rows[:, 2] * (rows[:, 3] & ACTIVE)).max()) + 1
+    splits = splits_for(seen) if splits is None else splits
+    if splits < splits_for(seen):
+        raise ParameterError(f"splits={splits} leaves out positions: a row sees {seen}")
+    width = heads * k.shape[3]
+    with device.pool("attention") as pool:
+        cache = upload(pool, k, v, page_table)
+        source, described = pool.buffer(np.ascontiguousarray(qkv, np.float32)), pool.buffer(rows)
+        partial = pool.buffer(partial_bytes(len(qkv), heads, k.shape[3], splits))
+        target = pool.buffer(len(qkv) * width * 4)
+        program = device.program("attention")
+        record(
+            program, source, described, cache, partial, target, count=len(qkv), heads=heads, qkv_stride=qkv.shape[1],
+            y_stride=width, splits=splits, cut=cut,
+        )  # fmt: skip
+        program.run()
+        if device.poison:
+            pool.check_guards()
+        program.close()
+        return target.download(np.float32, (len(qkv), width))
