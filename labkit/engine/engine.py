@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.engine import weights as resident
-from labkit.engine.executor import Executor, plan_memory
+from labkit.engine.cache import plan_memory
+from labkit.engine.executor import RING, Executor, padded, working_bytes
 from labkit.engine.request import Completion, Generation, Request, Token
 from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
@@ -19,7 +20,6 @@ from labkit.models.model import Model
 from labkit.vulkan.device import Device
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
-MAX_STEPS_A_SUBMIT = 32
 MAX_SLOTS, MAX_CONTEXT, MAX_TOP = 256, 1 << 20, 64
 PROMPT_TYPES = "text or a list of token ids"
 
@@ -87,7 +87,9 @@ class Engine:
         self.device = device if isinstance(device, Device) else default_device(device)
         self.device.alive()
         self.slots, self.context, self.kv, self.arithmetic = slots, context, kv, arithmetic
-        plan_memory(self.model, self.device, slots=slots, context=context, kv=kv)
+        working = working_bytes(self.model.config, self.device, slots)
+        loaded = resident.is_loaded(self.model, self.device)
+        plan_memory(self.model, self.device, slots=slots, context=context, kv=kv, working=working, loaded=loaded)
         self.tokenizer = self.model.tokenizer
         self.weights = resident.acquire(self.model, self.device, progress)
         try:
@@ -224,9 +226,10 @@ class Engine:
                 f"the prompt has {len(ids)} tokens; a context of {self.context} takes at most {self.context - 1}: "
                 f"shorten it or open the engine with context={len(ids) + max_tokens}"
             )
+        sampling.check_vocabulary(self.model.config.vocab)
         request = Request(
-            ids, sampling, max_tokens=max_tokens, stop=stops, ignore_eos=ignore_eos, top=logprobs, streaming=streaming,
-            submit_s=time.monotonic(),
+            ids, sampling.seeded(), max_tokens=max_tokens, stop=stops, ignore_eos=ignore_eos, top=logprobs, streaming=streaming,
+            submit_s=time.perf_counter(),
         )  # fmt: skip
         request.detokeniser = self.tokenizer.stream()
         return request
@@ -262,7 +265,7 @@ class Engine:
             filled = self.scheduler.admit()
         for slot in filled:
             assert slot.request is not None
-            slot.request.start_s = time.monotonic()
+            slot.request.start_s = time.perf_counter()
             self.executor.open_slot(slot.index, slot.request.sampling, slot.request.ignore_eos)
         step = self.scheduler.plan(self.executor.row_limit(self._deepest()))
         if step is None:
@@ -279,19 +282,20 @@ class Engine:
         if not step.decode_only or self.scheduler.waiting or any(s.request and s.request.streaming for s in busy):
             return 1
         left = max(self.scheduler.remaining(slot) for slot in busy)
-        page_room = self.executor.page - (step.depth - 1) % self.executor.page  # depth bucket stays valid
         seconds = self._step_s.get(width)
         fits = 1 if seconds is None else max(1, int(SUBMIT_TARGET_S / max(seconds, 1e-6)))
-        return max(1, min(MAX_STEPS_A_SUBMIT, left, page_room, fits))
+        return max(1, min(RING, left, fits))
 
     def _run(self, step: Step, began: float) -> None:
         executor = self.executor
         tops = max((s.request.top for s in self.scheduler.busy if s.request), default=0)
-        program = executor.prepare(step, top=MAX_TOP if tops > 8 else 8 if tops else 0)
-        times = self._steps_for(step, program.rows)
-        started = time.monotonic()
-        outputs = executor.run(program, times)
-        ended = time.monotonic()
+        plain = all(s.request.sampling.plain for s in self.scheduler.busy if s.request)
+        width = padded(len(step.rows))
+        times = self._steps_for(step, width)
+        program = executor.prepare(step, top=MAX_TOP if tops > 8 else 8 if tops else 0, plain=plain, steps=times)
+        started = time.perf_counter()
+        outputs = executor.run(program, step, times)
+        ended = time.perf_counter()
         if step.decode_only:
             each = (ended - started) / times
             known = self._step_s.get(program.rows)

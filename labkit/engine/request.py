@@ -16,7 +16,7 @@ class Token:
     """One generated token: its id, the text that became printable with it, its log-probability, and when it came.
 
     `logprob` is of the model's own distribution (no temperature, no penalties). `top` holds (id, logprob) of the most
-    likely tokens, when asked for. `time_s` is seconds on the monotonic clock.
+    likely tokens, when asked for. `time_s` is seconds of `time.perf_counter`.
     """
 
     id: int
@@ -31,7 +31,7 @@ class Completion:
     """What one request produced.
 
     `finish`: "stop" (end token or stop string), "length" (max_tokens), "context" (the slot is full), "cancelled".
-    Times are seconds on the monotonic clock; `token_times_s` has one entry a token.
+    Times are seconds of `time.perf_counter`; `token_times_s` has one entry a token.
     """
 
     text: str

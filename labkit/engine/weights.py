@@ -131,10 +131,20 @@ _lock = threading.Lock()
 _shared: dict[Any, tuple[ResidentWeights, list[int]]] = {}
 
 
+def _key(model: Model, device: Device) -> Any:
+    stat = model.path.stat()
+    return (str(model.path.resolve()), stat.st_size, stat.st_mtime_ns, id(device))
+
+
+def is_loaded(model: Model, device: Device) -> bool:
+    """Whether some engine holds the weights of `model` on `device` already."""
+    with _lock:
+        return _key(model, device) in _shared
+
+
 def acquire(model: Model, device: Device, progress: Callable[[int, int], None] | None = None) -> ResidentWeights:
     """The weights of `model` on `device`, loaded on first use and counted; give them back with `release`."""
-    stat = model.path.stat()
-    key = (str(model.path.resolve()), stat.st_size, stat.st_mtime_ns, id(device))
+    key = _key(model, device)
     with _lock:
         if key not in _shared:
             _shared[key] = (ResidentWeights(model, device, progress), [0])

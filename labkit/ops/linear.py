@@ -58,13 +58,19 @@ class Shape:
     xshare: bool
 
 
-def shape(device: Device, rows: int, n: int, k: int) -> Shape:
-    """The cut for `rows` activation rows. KSPLIT depends on the matrix and device only, so that sums keep their order."""
+def shape(device: Device, rows: int, n: int, k: int, *, exact: bool = True) -> Shape:
+    """The cut for `rows` activation rows.
+
+    With `exact`, KSPLIT depends on the matrix and device only, so that sums keep their order at every width; else it
+    follows the width: fewer parts when more columns keep the device busy.
+    """
     cols = 1 << min(max(rows - 1, 0).bit_length(), 3)
     if device.is_cpu and device.info.subgroup_size == 8:
         return Shape(cols, 4, 1, 8, True)
     groups = -(-n // 16)
     ksplit = 16 if groups < 1024 else 8
+    if not exact and cols >= 4:
+        ksplit //= 2
     while ksplit > 1 and ksplit * 32 > k:
         ksplit //= 2
     return Shape(cols, 2, ksplit, 8, False)
@@ -79,11 +85,16 @@ def record(
     rows: int,
     x_stride: int,
     y_stride: int,
+    y_offset: int = 0,
     epilogue: str = "store",
     label: str = "",
+    exact: bool = True,
     cut: Shape | None = None,
 ) -> None:
-    """Add y = epilogue(x W^T). x: float32 [rows, x_stride], y: float32 [rows, y_stride]; strides in floats."""
+    """Add y = epilogue(x W^T). x: float32 [rows, x_stride], y: float32 [rows, y_stride] from column `y_offset` on.
+
+    Strides and offset are in floats. `exact` keeps the order of sums at every width (see `shape`). Raises ParameterError.
+    """
     device = program.device
     if epilogue not in EPILOGUES:
         raise ParameterError(f"epilogue {epilogue!r} is not one of {', '.join(EPILOGUES)}")
@@ -91,7 +102,7 @@ def record(
         raise ParameterError(
             f"strides {x_stride} and {y_stride} do not hold rows of {matrix.k} and {matrix.n} (x's a multiple of 4)"
         )
-    cut = cut or shape(device, rows, matrix.n, matrix.k)
+    cut = cut or shape(device, rows, matrix.n, matrix.k, exact=exact)
     if epilogue == "swiglu" and (cut.rpl % 2 or matrix.n % 2):
         raise ParameterError("the swiglu epilogue needs gate and up rows interleaved and an even number of rows a lane")
     block = 32 if matrix.layout in ("q8", "q4", "q4m") else 16
@@ -103,13 +114,13 @@ def record(
             "LANES": cut.lanes, "XSHARE": cut.xshare, "TAIL": matrix.k % block != 0, "LOCAL": cut.ksplit * cut.lanes,
         },
     )  # fmt: skip
-    push = {
-        "w": matrix.codes, "scales": matrix.scales or matrix.codes, "x": x, "y": y, "rows": rows,
-        "n": matrix.n, "k": matrix.k, "x_stride": x_stride, "y_stride": y_stride,
-    }  # fmt: skip
     width = matrix.n // 2 if epilogue == "swiglu" else matrix.n
     source = x.range(0, rows * x_stride * 4)
-    target = y.range(0, ((rows - 1) * y_stride + width) * 4)
+    target = y.range(y_offset * 4, ((rows - 1) * y_stride + width) * 4)
+    push = {
+        "w": matrix.codes, "scales": matrix.scales or matrix.codes, "x": x, "y": target, "rows": rows,
+        "n": matrix.n, "k": matrix.k, "x_stride": x_stride, "y_stride": y_stride,
+    }  # fmt: skip
     weights = [matrix.codes] + ([matrix.scales] if matrix.scales else [])
     program.dispatch(
         kernel,

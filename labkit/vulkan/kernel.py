@@ -135,14 +135,18 @@ class Kernel:
             try:
                 struct.pack_into("<" + member.format, out, member.offset, *values)
             except struct.error as error:
-                raise ParameterError(f"{self.name}: {key}={push[key]!r} does not fit {member.format!r} ({error})") from None
+                raise ParameterError(
+                    f"{self.name}: {key}={push[key]!r} does not fit {member.format!r} ({error})"
+                ) from None
         return bytes(out)
 
     def grid(self, grid: Grid) -> tuple[int, int, int]:
         """The grid as three counts of workgroups, checked against the device. Raises ParameterError."""
         sizes = (grid,) if isinstance(grid, int) else tuple(grid)
         x, y, z = (*sizes, 1, 1)[:3]
-        if len(sizes) > 3 or any(n <= 0 or n > most for n, most in zip((x, y, z), self.device.info.max_grid, strict=True)):
+        if len(sizes) > 3 or any(
+            n <= 0 or n > most for n, most in zip((x, y, z), self.device.info.max_grid, strict=True)
+        ):
             raise ParameterError(f"{self.name}: a grid of {grid} is outside 1 to {self.device.info.max_grid}")
         return x, y, z
 

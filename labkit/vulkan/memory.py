@@ -196,7 +196,9 @@ class Pool:
             self.device.alive()
             block = next((b for b in self.blocks if b.kind == kind and b.nbytes - b.used >= need), None)
             if block is None:
-                size = min(_LARGEST_BLOCK, self.device.info.max_allocation_bytes, _FIRST_BLOCK << min(len(self.blocks), 8))
+                size = min(
+                    _LARGEST_BLOCK, self.device.info.max_allocation_bytes, _FIRST_BLOCK << min(len(self.blocks), 8)
+                )
                 block = Block(self.device, max(need, size), kind, label or self.label)
                 self.blocks.append(block)
             buffer = Buffer(block, block.used, nbytes, label)

@@ -61,7 +61,9 @@ class Submission:
                 raw.check(result, "waiting for the GPU")
             if time.monotonic() > end:
                 device.lost = True
-                raise DeviceError(f"{device.name} did not finish a submit within {GPU_TIMEOUT_S:.0f} s; restart the process")
+                raise DeviceError(
+                    f"{device.name} did not finish a submit within {GPU_TIMEOUT_S:.0f} s; restart the process"
+                )
 
 
 def submit(device: "Device", commands: Sequence[Any]) -> Submission:
@@ -151,7 +153,11 @@ class Program:
             raise ParameterError(f"copying {a.nbytes} bytes into {b.nbytes}: the lengths must agree")
         self._barrier(((a.start, a.end),), ((b.start, b.end),))
         self.copy_raw(
-            a.buffer.block.handle, a.buffer.offset + a.offset, b.buffer.block.handle, b.buffer.offset + b.offset, a.nbytes
+            a.buffer.block.handle,
+            a.buffer.offset + a.offset,
+            b.buffer.block.handle,
+            b.buffer.offset + b.offset,
+            a.nbytes,
         )
 
     def fill(self, target: Buffer | Range, word: int = 0) -> None:
@@ -218,7 +224,9 @@ class Program:
         ffi, lib, command = s.ffi, s.lib, self._command
         stage = _SHADER | _TRANSFER
         full = s.struct("MemoryBarrier", "MEMORY_BARRIER", srcAccessMask=_ALL_ACCESS, dstAccessMask=_ALL_ACCESS)
-        to_host = s.struct("MemoryBarrier", "MEMORY_BARRIER", srcAccessMask=_ALL_ACCESS, dstAccessMask=_HOST_ACCESS | _ALL_ACCESS)
+        to_host = s.struct(
+            "MemoryBarrier", "MEMORY_BARRIER", srcAccessMask=_ALL_ACCESS, dstAccessMask=_HOST_ACCESS | _ALL_ACCESS
+        )
 
         def barrier(memory: Any, target: int) -> None:
             lib.vkCmdPipelineBarrier(command, stage, target, 0, 1, memory, 0, ffi.NULL, 0, ffi.NULL)
@@ -301,7 +309,7 @@ class Program:
             twin.submit().wait()
             stamps = twin._timestamps()
             edges = [stamps[0], *stamps[2:]]
-            best = [min(b, (y - x) * period) for b, x, y in zip(best, edges, edges[1:], strict=True)]
+            best = [min(b, (y - x) * period) for b, x, y in zip(best, edges[:-1], edges[1:], strict=True)]
         twin.close()
         return list(zip(self.dispatches, best, strict=True))
 

@@ -63,9 +63,13 @@ def check(result: int, what: str) -> None:
         return
     name = _RESULTS.get(result, f"VkResult {result}")
     if result in (-1, -2):
-        raise OutOfDeviceMemory(f"{what}: the device is out of memory ({name}); close other engines or use smaller ones")
+        raise OutOfDeviceMemory(
+            f"{what}: the device is out of memory ({name}); close other engines or use smaller ones"
+        )
     if result == DEVICE_LOST:
-        raise DeviceError(f"{what}: the device was lost ({name}); restart the process, and see `dmesg` for the driver's word")
+        raise DeviceError(
+            f"{what}: the device was lost ({name}); restart the process, and see `dmesg` for the driver's word"
+        )
     raise DeviceError(f"{what} failed with {name}; `lab doctor` shows the driver and its features")
 
 
@@ -116,7 +120,9 @@ def _layers(structs: Structs) -> list[str]:
     names = {structs.ffi.string(found[i].layerName).decode() for i in range(count[0])}
     wanted = "VK_LAYER_KHRONOS_validation"
     if wanted not in names:
-        raise DeviceError(f"LABKIT_VALIDATE=1 but {wanted} is not installed: install vulkan-validationlayers or unset it")
+        raise DeviceError(
+            f"LABKIT_VALIDATE=1 but {wanted} is not installed: install vulkan-validationlayers or unset it"
+        )
     return [wanted]
 
 

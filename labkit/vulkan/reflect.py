@@ -7,7 +7,15 @@ import numpy as np
 from labkit.errors import ShaderError
 
 _NAME, _MEMBER_NAME, _EXECUTION_MODE = 5, 6, 16
-_TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_STRUCT, _TYPE_POINTER, _TYPE_FORWARD = 21, 22, 23, 28, 30, 32, 39
+_TYPE_INT, _TYPE_FLOAT, _TYPE_VECTOR, _TYPE_ARRAY, _TYPE_STRUCT, _TYPE_POINTER, _TYPE_FORWARD = (
+    21,
+    22,
+    23,
+    28,
+    30,
+    32,
+    39,
+)
 _TYPE_BOOL = 20
 _CONSTANT, _SPEC_TRUE, _SPEC_FALSE, _SPEC, _SPEC_COMPOSITE, _SPEC_OP = 43, 48, 49, 50, 51, 52
 _CONSTANT_COMPOSITE, _VARIABLE, _DECORATE, _MEMBER_DECORATE = 44, 59, 71, 72
@@ -129,7 +137,9 @@ class _Module:
                 return int(_ARITHMETIC[op](self.value(args[0], given), self.value(args[1], given)))
             if op == _SELECT:
                 return self.value(args[1] if self.value(args[0], given) else args[2], given)
-        raise ShaderError(f"{self.name} sizes an array by an expression labkit cannot evaluate: use +, -, *, / or shifts")
+        raise ShaderError(
+            f"{self.name} sizes an array by an expression labkit cannot evaluate: use +, -, *, / or shifts"
+        )
 
     def size(self, kind: int, given: dict[str, int]) -> int:
         """Bytes of a type in shared memory."""
@@ -154,7 +164,9 @@ class _Module:
             return "f"
         if code == "vector":
             return self.push_format(a[0], where) * a[1]
-        raise ShaderError(f"{where} has a type labkit does not pass: use uint, int, float, vectors of them or references")
+        raise ShaderError(
+            f"{where} has a type labkit does not pass: use uint, int, float, vectors of them or references"
+        )
 
 
 def _string(words: np.ndarray) -> str:

@@ -1,0 +1,390 @@
+"""The program executor: an architecture recorded as dispatches, one program for each padded shape of a step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit.engine.cache import make_cache, pages_per_slot
+from labkit.engine.sampling import MAX_BIAS, PARAM_WORDS, Sampling, pack, pack_bias
+from labkit.engine.scheduler import Step
+from labkit.engine.weights import ResidentWeights
+from labkit.models.config import ModelConfig
+from labkit.models.operations import forward
+from labkit.ops import advance as advance_op
+from labkit.ops import attention as attention_op
+from labkit.ops import counts as counts_op
+from labkit.ops import embedding as embedding_op
+from labkit.ops import linear as linear_op
+from labkit.ops import rms_norm as rms_norm_op
+from labkit.ops import rope as rope_op
+from labkit.ops import rope_kv as rope_kv_op
+from labkit.ops import sample as sample_op
+from labkit.ops import swiglu as swiglu_op
+from labkit.ops import top_logprobs as top_op
+from labkit.ops.kv_cache import PAGE
+from labkit.vulkan.device import Device
+from labkit.vulkan.memory import Buffer, aligned
+from labkit.vulkan.program import Program
+
+RING = 64  # steps the output ring holds, and so the most steps in one submit
+NONE = 0xFFFFFFFF
+SCRATCH_ROW_SPLITS = 4096  # rows times depth buckets that attention's partial results are sized for
+MAX_PROGRAMS = 96  # recorded programs kept; the oldest goes first
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lives on the device while a program runs: float32 [rows, stride], `width` of it used."""
+
+    buffer: Buffer
+    width: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a program is recorded for."""
+
+    rows: int
+    wanted: int
+    splits: int
+    top: int
+    plain: bool
+
+
+@dataclass
+class Recorded:
+    """A program with the shape it serves."""
+
+    key: Key
+    program: Program
+
+    @property
+    def rows(self) -> int:
+        """Padded rows."""
+        return self.key.rows
+
+    @property
+    def dispatches(self) -> int:
+        """Number of dispatches."""
+        return len(self.program.dispatches)
+
+
+def padded(count: int) -> int:
+    """The next power of two: the widths programs are recorded for."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def split_bucket(depth: int) -> int:
+    """Pages for `depth` positions, rounded up to 1, 2, 3, 4, 6, 8, 12, 16, ... so that few programs serve all depths."""
+    pages = pages_per_slot(depth)
+    power = 1 << max(pages - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and pages <= power * 3 // 4 else power
+
+
+def rows_limit(device: Device, slots: int) -> int:
+    """Rows a step may hold: a prompt chunk of 32 on a CPU driver, 512 on a GPU, and never fewer than the slots."""
+    return max(padded(slots), 32 if device.is_cpu else 512)
+
+
+def working_bytes(config: ModelConfig, device: Device, slots: int) -> int:
+    """Bytes of the buffers programs work in."""
+    rows = rows_limit(device, slots)
+    heads = config.heads * config.head_dim
+    activations = rows * 4 * (2 * config.hidden + 2 * heads + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
+    partial = _row_splits(rows) * config.heads * (config.head_dim + 2) * 4
+    logits = 2 * padded(slots) * aligned(config.vocab, 4) * 4
+    return activations + partial + logits
+
+
+def _row_splits(rows: int) -> int:
+    return max(SCRATCH_ROW_SPLITS, rows)
+
+
+class Executor:
+    """Buffers, recorded programs and the host's side of a step. Driven by one thread."""
+
+    page = PAGE
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ResidentWeights,
+        device: Device,
+        *,
+        slots: int,
+        context: int,
+        kv: str,
+        arithmetic: str,
+        stop_ids: Sequence[int],
+    ) -> None:
+        self.config, self.weights, self.device, self.slots, self.context = config, weights, device, slots, context
+        self.kv, self.arithmetic = kv, arithmetic
+        self.max_rows = rows_limit(device, slots)
+        self.max_wanted = padded(slots)
+        self.pool = device.pool("engine")
+        self._programs: dict[Key, Recorded] = {}
+        self._written: tuple[Any, ...] | None = None  # the rows that lie on the device, as the host knows them
+        self._step = 0
+        try:
+            self._allocate(stop_ids)
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def _allocate(self, stop_ids: Sequence[int]) -> None:
+        c, pool, rows, wanted = self.config, self.pool, self.max_rows, self.max_wanted
+        self.cache = make_cache(pool, c, slots=self.slots, context=self.context, kv=self.kv)
+        angles = rope_op.table(self.context, c.rope_dim, c.rope_theta, c.rope_freq_factors)
+        self.rope_table = pool.buffer(angles, label="rope table")
+        self.row_state = pool.buffer(np.zeros((rows, 8), np.uint32), kind="upload", label="rows")
+        self.logit_rows = pool.buffer(np.full(wanted, NONE, np.uint32), kind="upload", label="logit rows")
+        self.params = pool.buffer(np.zeros((self.slots, PARAM_WORDS), np.uint32), kind="upload", label="sampling")
+        self.bias = pool.buffer(self.slots * MAX_BIAS * 8, kind="upload", label="logit bias")
+        self.counts = pool.buffer(counts_op.counts_bytes(self.slots, c.vocab), label="token counts").fill(0)
+        self.stops = pool.buffer(advance_op.pack_stops(list(stop_ids)[: advance_op.MAX_STOPS]), label="stop ids")
+        self.control = pool.buffer(np.zeros(advance_op.CONTROL_WORDS, np.uint32), kind="upload", label="step counter")
+        self.out_ring = pool.buffer(advance_op.ring_bytes(RING, wanted), kind="readback", label="tokens out")
+        self.top_ring = pool.buffer(advance_op.top_ring_bytes(RING, wanted, top_op.MAX_TOP), kind="readback", label="top out")
+        heads = c.heads * c.head_dim
+        qkv = heads + 2 * c.kv_heads * c.head_dim
+        self.hidden = self._place("hidden", rows, c.hidden)
+        self.normed = self._place("normed", rows, c.hidden)
+        self.qkv = self._place("qkv", rows, qkv)
+        self.attended = self._place("attended", rows, heads)
+        self.gated = self._place("gated", rows, c.ffn)
+        self.gate_up = self._place("gate and up", rows, 2 * c.ffn) if self._split_swiglu() else None
+        self.final = self._place("final", wanted, c.hidden)
+        self.logits = self._place("logits", wanted, c.vocab)
+        splits = _row_splits(rows)
+        self.partial = pool.buffer(attention_op.partial_bytes(1, c.heads, c.head_dim, splits), label="attention partials")
+        self.partials = pool.buffer(top_op.partials_bytes(self.device, wanted, c.vocab), label="logit partials")
+        self.top = pool.buffer(wanted * top_op.MAX_TOP * 8, label="top log-probabilities")
+        self.lse = pool.buffer(wanted * 4, label="log-sum-exp")
+        self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
+        self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
+
+    def _split_swiglu(self) -> bool:
+        """Whether any gate and up have types of their own, and so need the separate operation."""
+        return len(self.weights.joined_swiglu) < self.config.layers
+
+    def _place(self, label: str, rows: int, width: int) -> Place:
+        stride = aligned(width, 4)
+        return Place(self.pool.buffer(rows * stride * 4, label=label), width, stride)
+
+    # slots
+
+    def open_slot(self, slot: int, sampling: Sampling, ignore_eos: bool) -> None:
+        """Write a slot's sampling settings and clear its token counts. The GPU must be idle."""
+        self.params.array(np.uint32, (self.slots, PARAM_WORDS))[slot] = pack([sampling], ignore_eos)[0]
+        if sampling.logit_bias:
+            self.bias.array(np.uint32, (self.slots, MAX_BIAS * 2))[slot] = pack_bias([sampling]).reshape(-1)
+        clear = self.device.program("clear counts")
+        counts_op.reset(clear, self.counts, slot, self.config.vocab)
+        clear.submit().wait()
+        clear.close()
+        self.rows_changed()
+
+    def rows_changed(self) -> None:
+        """Say that the rows on the device no longer continue by themselves."""
+        self._written = None
+
+    def row_limit(self, depth: int) -> int:
+        """Rows a step may hold when its deepest row sees `depth` positions."""
+        return max(self.slots, min(self.max_rows, _row_splits(self.max_rows) // split_bucket(max(depth, 1))))
+
+    # running
+
+    def prepare(self, step: Step, *, top: int, plain: bool, steps: int = 1) -> Recorded:
+        """Write the step's rows to the device (unless they are there already) and give the program that fits it."""
+        key = Key(
+            padded(len(step.rows)), padded(len(step.wanted)) if step.wanted else 0,
+            self._splits(step.depth + steps - 1), min(top, self.config.vocab) if step.wanted else 0, plain,
+        )  # fmt: skip
+        if step.decode_only and self._written == tuple((r.slot, r.position) for r in step.rows):
+            return self._recorded(key)
+        rows = self.row_state.array(np.uint32, (self.max_rows, 8))
+        rows[: key.rows] = 0
+        rows[: len(step.rows), :5] = [(r.token, r.slot, r.position, r.flags, r.remaining) for r in step.rows]
+        wanted = self.logit_rows.array(np.uint32)
+        wanted[: max(key.wanted, 1)] = NONE
+        wanted[: len(step.wanted)] = step.wanted
+        return self._recorded(key)
+
+    def run(self, recorded: Recorded, step: Step, times: int) -> list[tuple[list[int], list[float], Any, Any]]:
+        """Run `times` steps in one submit; for each, the tokens, log-probabilities, top ids and top log-probabilities."""
+        recorded.program.submit(times).wait()
+        wanted = recorded.key.wanted
+        self._written = None
+        if not wanted:
+            return []
+        first = self._step
+        self._step += times
+        if step.decode_only:
+            self._written = tuple((r.slot, r.position + times) for r in step.rows)
+        ring = self.out_ring.array(np.uint32, (RING, wanted, advance_op.OUT_WORDS))
+        places = [(first + i) % RING for i in range(times)]
+        count, n = recorded.key.top, len(step.wanted)
+        out = []
+        for place in places:
+            lines = ring[place, :n]
+            tokens, logprobs = lines[:, 0].tolist(), lines[:, 1].view(np.float32).tolist()
+            if count:
+                tops = self.top_ring.array(np.uint32, (RING, wanted, count, 2))[place, :n]
+                out.append((tokens, logprobs, tops[..., 0].tolist(), tops[..., 1].view(np.float32).tolist()))
+            else:
+                out.append((tokens, logprobs, None, None))
+        return out
+
+    def gpu_seconds(self, recorded: Recorded) -> float:
+        """GPU seconds of the last step run; 0 where the device has no timestamps."""
+        return recorded.program.gpu_seconds() if self.device.info.timestamp_bits else 0.0
+
+    def decode_program(self, width: int, depth: int = 1) -> Program:
+        """The program of a greedy decode step at `width` streams."""
+        rows = padded(width)
+        return self._recorded(Key(rows, rows, self._splits(depth), 0, True)).program
+
+    def _splits(self, depth: int) -> int:
+        """The depth bucket, never more than the pages a slot has."""
+        return min(split_bucket(min(depth, self.context)), self.cache[0].pages_per_slot)
+
+    def _recorded(self, key: Key) -> Recorded:
+        if key not in self._programs:
+            while len(self._programs) >= MAX_PROGRAMS:
+                oldest = next(iter(self._programs))
+                self._programs.pop(oldest).program.close()
+            self._programs[key] = Recorded(key, self._build(key))
+        return self._programs[key]
+
+    def _build(self, key: Key) -> Program:
+        label = f"{key.rows} rows, {key.wanted} wanted, {key.splits} pages"
+        builder = _Builder(self, self.device.program(label), key)
+        if not key.plain:
+            counts_op.record(
+                builder.program, rows=self.row_state, counts=self.counts, count=key.rows, vocab=self.config.vocab
+            )
+        forward(self.config)(builder, self.config)
+        if key.wanted:
+            builder.choose()
+        return builder.program.record()
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes held, by purpose (weights are counted by their owner)."""
+        kv = sum(layer.k.nbytes + layer.v.nbytes for layer in self.cache)
+        return {"kv cache": kv, "working": self.pool.nbytes - kv}
+
+    def close(self) -> None:
+        """Free programs and buffers."""
+        if self.device.closed:
+            return
+        for recorded in self._programs.values():
+            recorded.program.close()
+        self._programs.clear()
+        self.pool.close()
+
+
+class _Builder:
+    """Records an architecture's operations into one program: the second executor of `Operations`."""
+
+    def __init__(self, executor: Executor, program: Program, key: Key) -> None:
+        self.e, self.program, self.key = executor, program, key
+
+    def embedding(self, table: str) -> Place:
+        e = self.e
+        matrix = e.weights.matrices(table)[0]
+        embedding_op.record(
+            self.program, matrix, e.row_state, e.hidden.buffer, count=self.key.rows, x_stride=e.hidden.stride
+        )
+        return e.hidden
+
+    def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> Place:
+        e = self.e
+        out, count = (e.final, self.key.wanted) if wanted_only else (e.normed, self.key.rows)
+        if count:
+            rms_norm_op.record(
+                self.program, x.buffer, e.weights.norm(weight), out.buffer, count=count, width=x.width,
+                x_stride=x.stride, y_stride=out.stride, eps=e.config.rms_eps,
+                logit_rows=e.logit_rows if wanted_only else None, label=weight,
+            )  # fmt: skip
+        return out
+
+    def linear(self, x: Place, weights: Sequence[str], *, add_to: Place | None = None) -> Place:
+        e = self.e
+        if add_to is not None:
+            out = add_to
+        elif x is e.final:
+            out = e.logits
+        else:
+            out = e.qkv
+        count = self.key.wanted if x is e.final else self.key.rows
+        offset = 0
+        for matrix in e.weights.matrices(*weights):
+            if count:
+                linear_op.record(
+                    self.program, matrix, x.buffer, out.buffer, rows=count, x_stride=x.stride, y_stride=out.stride,
+                    y_offset=offset, epilogue="store" if add_to is None else "add", exact=e.arithmetic == "exact",
+                )  # fmt: skip
+            offset += matrix.n
+        return out
+
+    def swiglu(self, x: Place, gate: str, up: str) -> Place:
+        e, rows = self.e, self.key.rows
+        matrices = e.weights.matrices(gate, up)
+        common: dict[str, Any] = {"rows": rows, "x_stride": x.stride, "exact": e.arithmetic == "exact"}
+        if len(matrices) == 1:
+            linear_op.record(
+                self.program, matrices[0], x.buffer, e.gated.buffer, y_stride=e.gated.stride, epilogue="swiglu", **common
+            )
+            return e.gated
+        assert e.gate_up is not None
+        for i, matrix in enumerate(matrices):
+            linear_op.record(
+                self.program, matrix, x.buffer, e.gate_up.buffer, y_stride=e.gate_up.stride, y_offset=i * e.config.ffn, **common
+            )
+        parts = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
+        swiglu_op.record(
+            self.program, *parts, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
+            y_stride=e.gated.stride,
+        )  # fmt: skip
+        return e.gated
+
+    def attention(self, qkv: Place, layer: int) -> Place:
+        e, c = self.e, self.e.config
+        cache, count = e.cache[layer], self.key.rows
+        rope_kv_op.record(
+            self.program, qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
+            qkv_stride=qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
+        )  # fmt: skip
+        attention_op.record(
+            self.program, qkv.buffer, e.row_state, cache, e.partial, e.attended.buffer, count=count, heads=c.heads,
+            qkv_stride=qkv.stride, y_stride=e.attended.stride, splits=self.key.splits, label=f"attention {layer}",
+        )  # fmt: skip
+        return e.attended
+
+    def choose(self) -> None:
+        """From logits to tokens: log-probabilities when asked for, the sampler, and the step's end."""
+        e, key, vocab = self.e, self.key, self.e.config.vocab
+        shape = {"lines": key.wanted, "vocab": vocab, "stride": e.logits.stride}
+        top_op.record_scan(
+            self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, **shape
+        )
+        count = key.top
+        if count:
+            top_op.record(
+                self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, top=e.top,
+                lse=e.lse, count=count, scan=False, **shape,
+            )  # fmt: skip
+        sample_op.record(
+            self.program, logits=e.logits.buffer, rows=e.row_state, logit_rows=e.logit_rows, params=e.params,
+            partials=e.partials, chosen=e.chosen, bias=e.bias, counts=e.counts, space=e.space, greedy=key.plain,
+            scan=False, **shape,
+        )  # fmt: skip
+        advance_op.record(
+            self.program, chosen=e.chosen, rows=e.row_state, logit_rows=e.logit_rows, params=e.params, counts=e.counts,
+            stops=e.stops, control=e.control, out_ring=e.out_ring, lines=key.wanted, vocab=vocab, ring=RING,
+            top=e.top if count else None, top_ring=e.top_ring if count else None, count=count,
+        )  # fmt: skip
