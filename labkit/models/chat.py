@@ -13,6 +13,7 @@ from typing import Any
 from labkit.errors import ModelError, ParameterError
 from labkit.models.gguf import StringArray
 
+SECONDS = 3.0  # for one rendering; an honest one takes milliseconds
 _WORKER = Path(__file__).with_name("chat_worker.py")
 
 
@@ -48,7 +49,9 @@ class ChatTemplate:
         with self._lock:
             line = self._ask(request)
         if not line:
-            raise ModelError(f"{self._where}: its chat template did not end in 5 s or took too much memory; use --raw")
+            raise ModelError(
+                f"{self._where}: its chat template did not end in {SECONDS:g} s or took too much memory; use --raw"
+            )
         reply = json.loads(line)
         if "refused" in reply:
             raise ParameterError(f"the model's chat template refuses these messages: {reply['refused']}")
@@ -68,7 +71,7 @@ class ChatTemplate:
         if self._worker is None or self._worker.poll() is not None:
             self.close()
             self._worker = subprocess.Popen(
-                [sys.executable, "-P", str(_WORKER)],
+                [sys.executable, "-P", str(_WORKER), str(SECONDS)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -120,7 +120,7 @@ def _continue(url: str, out: Path, label: str, token: str | None) -> None:
         total = start + int(length) if length and length.isdigit() else None
         with out.open("ab" if start else "wb") as file, progress(label, total) as bar:
             bar.update(start)
-            while chunk := answer.read(1 << 18):
+            while chunk := answer.read1(1 << 18):
                 file.write(chunk)
                 bar.update(len(chunk))
             file.flush()

@@ -43,7 +43,8 @@ class TensorType:
         if self._dequantise is None:
             raise ValueError(f"{self.name} has no dequantiser")
         blocks = np.ascontiguousarray(raw).reshape(-1, self.block_bytes)
-        return self._dequantise(blocks).reshape(*raw.shape[:-1], -1)
+        with np.errstate(invalid="ignore", over="ignore"):  # a scale may be infinite or NaN in a damaged file
+            return self._dequantise(blocks).reshape(*raw.shape[:-1], -1)
 
     def __str__(self) -> str:
         return self.name

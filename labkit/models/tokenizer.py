@@ -123,10 +123,9 @@ class Tokenizer:
             raise ParameterError(f"a prompt must be text, not {type(text).__name__}")
         try:
             ids: list[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError as error:
-            raise ParameterError(
-                f"the prompt holds a lone surrogate at character {error.start}; it is not text"
-            ) from None
+        except (TypeError, UnicodeEncodeError):  # which of them depends on the version of `tokenizers`
+            place = next(i for i, character in enumerate(text) if "\ud800" <= character <= "\udfff")
+            raise ParameterError(f"the prompt holds a lone surrogate at character {place}; it is not text") from None
         if bos and self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         return ids
