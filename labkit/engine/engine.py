@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.engine import weights as resident
-from labkit.engine.cache import plan_memory
+from labkit.engine.cache import plan_memory, token_bytes
 from labkit.engine.executor import RING, Executor, padded, working_bytes
 from labkit.engine.request import Completion, Generation, Request, Token
 from labkit.engine.sampling import Sampling
@@ -369,6 +369,11 @@ class Engine:
     def memory(self) -> dict[str, int]:
         """Bytes held on the device, by purpose."""
         return {"weights": self.weights.nbytes, **self.executor.memory}
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes one position of one stream takes in the cache, all layers."""
+        return token_bytes(self.model.config, self.kv)
 
     def dispatches(self, width: int) -> int:
         """Dispatches of one decode step at `width` streams."""

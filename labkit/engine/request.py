@@ -1,9 +1,10 @@
 """A request from the moment it is asked for to its completion, and what a caller gets back."""
 
+import hashlib
 import html
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,6 +59,25 @@ class Completion:
         if self.first_token_s is None or self.last_token_s is None or len(self.token_ids) < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (len(self.token_ids) - 1)
+
+
+    def row(self, since: Callable[[float], float] = float) -> dict[str, Any]:
+        """What a run record keeps of the request: hash and counts, times through `since` (`run.elapsed`)."""
+
+        def at(moment: float | None) -> float | None:
+            return None if moment is None else since(moment)
+
+        return {
+            "slot": self.slot,
+            "prompt_sha256": hashlib.sha256(repr(list(self.prompt_ids)).encode()).hexdigest(),
+            "prompt_tokens": len(self.prompt_ids),
+            "completion_tokens": len(self.token_ids),
+            "submit_s": at(self.submit_s),
+            "start_s": at(self.start_s),
+            "first_token_s": at(self.first_token_s),
+            "last_token_s": at(self.last_token_s),
+            "finish": self.finish,
+        }
 
 
 class Generation(Sequence[Completion]):

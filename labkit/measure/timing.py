@@ -30,8 +30,8 @@ class DecodeWindow:
 
     @property
     def step_s(self) -> float:
-        """Wall seconds a step."""
-        return self.seconds / self.steps
+        """Wall seconds a step: every stream emits one token a step."""
+        return self.seconds * self.streams / self.tokens
 
 
 def decode_window(completions: Sequence[Completion], records: Sequence[StepRecord]) -> DecodeWindow:
