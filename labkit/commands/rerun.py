@@ -39,7 +39,8 @@ def command(
     lab = Lab()
     record = lab.find_run(run_id).record
     experiment = stored_experiment(lab, record)
-    overrides = stored_overrides(experiment, record) | set_parameters(experiment.parameters, dict(assigned))
+    changed = set_parameters(experiment.parameters, dict(assigned))
+    overrides = stored_overrides(experiment, record, replaced=changed) | changed
     run = run_experiment(
         lab,
         experiment,

@@ -29,6 +29,8 @@ def command(context: click.Context, experiment: str | None, state: str | None, a
     if state is not None and state not in STATES:
         raise ParameterError(f"{state!r} is not a run's state; there are: {', '.join(STATES)}")
     runs = Lab().runs(experiment=experiment, state=state)
+    for line in runs.damaged:
+        click.echo(f"lab: {line}", err=True)
     if as_json:
         rows = [
             dict(zip(runs.COLUMNS, row, strict=True)) | {"started": run.record.started, "folder": str(run.folder)}

@@ -1,12 +1,13 @@
 """Starts a run in a process of its own, stays with it to the end, and closes its record if that process is killed."""
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from labkit.lab.folder import close_dead_runs, runs_folder
 from labkit.lab.kernel import make_scratch, remove_scratch, with_labkit
 from labkit.lab.lab import Lab, StoredRun
 from labkit.lab.record import RunRecord, read_record
+from labkit.lab.redact import SECRET
 from labkit.lab.runner import Assignment
 
 
@@ -83,22 +85,30 @@ def stored_experiment(lab: Lab, record: RunRecord) -> Experiment:
     return find_experiment(lab.root, str(path) if path.is_file() else record.experiment)
 
 
-def stored_overrides(experiment: Experiment, record: RunRecord) -> dict[str, Any]:
+def stored_overrides(experiment: Experiment, record: RunRecord, replaced: Collection[str] = ()) -> dict[str, Any]:
     """The stored parameters that differ from the notebook's defaults, typed by them; nan and infinities come back.
 
-    Values the notebook itself added to its record are not parameters and are left out."""
+    Those in `replaced` are left out, as are values the notebook itself added to its record. ParameterError for one
+    that was redacted or no longer fits."""
     found = {}
     for name, value in record.parameters.items():
         parameter = experiment.parameters.get(name)
-        if parameter is None:
+        if parameter is None or name in replaced:
             continue
+        if SECRET in str(value):
+            raise ParameterError(f"{record.id} does not hold parameter {name} as it was, but redacted; give it with -p")
         try:
-            typed = parameter.from_value(value)
+            typed = parameter.from_value(at_home(value))
         except ParameterError as error:
             raise ParameterError(f"{record.id} cannot be repeated as it was: {error}") from None
         if repr(typed) != repr(parameter.default):
             found[name] = typed
     return found
+
+
+def at_home(value: Any) -> Any:
+    """A stored path with its home folder put back."""
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def notebook_in_lab(root: Path, path: Path) -> str:
@@ -110,6 +120,7 @@ def start(
     lab: Lab, experiment: Experiment, overrides: Mapping[str, Any], record: RunRecord, *, resume: bool, **options: Any
 ) -> StoredRun:
     """Starts the runner, passes signals on, waits for it, and closes the record if it was killed."""
+    require_jupyter()
     close_dead_runs(lab.root)
     scratch = make_scratch()
     try:
@@ -143,6 +154,13 @@ def start(
     if not folder.is_dir():
         raise RunError(f"the run could not start (its process ended with code {child.returncode}); see the lines above")
     return StoredRun(read_record(folder), folder)
+
+
+def require_jupyter() -> None:
+    """RunError when this Python lacks what runs a notebook: labkit alone does not need it."""
+    lacking = [name for name in ("papermill", "nbclient", "ipykernel") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise RunError(f"running a notebook needs {', '.join(lacking)}; install labkit with its extra: labkit[lab]")
 
 
 @contextmanager

@@ -162,10 +162,12 @@ def close_dead_runs(root: Path) -> list[Path]:
                 continue
         except FileNotFoundError:  # it was closed a moment ago
             continue
-        if not (path / "run.json").exists():
+        heartbeat = read_json(path / HEARTBEAT)
+        try:
+            read_record(path)
+        except RunError:  # nothing is known to close it by: it stays, and `Lab.runs` reports it
             lock.release()
             continue
-        heartbeat = read_json(path / HEARTBEAT)
         stop_leftovers(heartbeat)
         seen = f", last seen {heartbeat['utc']}" if "utc" in heartbeat else ""
         place = f" in cell {heartbeat['cell']} of {heartbeat['cells']}" if heartbeat.get("cell") else ""

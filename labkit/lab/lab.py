@@ -3,7 +3,7 @@
 import atexit
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,15 +77,19 @@ class Lab:
         """The lab's runs, newest first, those still running included. Runs whose process died are closed first."""
         close_dead_runs(self.root)
         wanted = experiment_name(experiment) if experiment else None
-        found = []
+        found, damaged = [], []
         for folder in sorted(runs_folder(self.root).glob("*/run.json")):
             folder = folder.parent
             if folder.name.startswith(".") and not folder.name.startswith(PARTIAL):
                 continue
-            record = read_record(folder)
+            try:
+                record = read_record(folder)
+            except RunError as error:
+                damaged.append(str(error))
+                continue
             if wanted in (None, record.experiment) and state in (None, record.state):
                 found.append(StoredRun(record, folder))
-        return RunList(sorted(found, key=lambda run: run.record.id, reverse=True))
+        return RunList(sorted(found, key=lambda run: run.record.id, reverse=True), damaged)
 
     def find_run(self, run_id: str) -> StoredRun:
         """The run called `run_id`, or the only one whose id starts or ends so. RunError when none or several match."""
@@ -97,6 +101,8 @@ class Lab:
         if near:
             names = ", ".join(run.record.id for run in near[:5])
             raise RunError(f"{run_id!r} fits {len(near)} runs ({names}); give more of the id")
+        if (runs_folder(self.root) / run_id / "run.json").is_file():
+            read_record(runs_folder(self.root) / run_id)  # raises, and says what is damaged
         raise RunError(f"there is no run {run_id!r} in {runs_folder(self.root)}; `lab runs` lists them")
 
     def device_lock(self, device_uuid: str, label: str, wait: bool = True) -> AbstractContextManager[None]:
@@ -115,7 +121,11 @@ class Lab:
 
 
 class RunList(list[StoredRun]):
-    """Runs as a list that shows itself as a table."""
+    """Runs as a list that shows itself as a table; `damaged` says of each record that cannot be read why."""
+
+    def __init__(self, runs: Iterable[StoredRun] = (), damaged: Iterable[str] = ()) -> None:
+        super().__init__(runs)
+        self.damaged = tuple(damaged)
 
     COLUMNS = ("id", "experiment", "state", "verdict", "device")
 

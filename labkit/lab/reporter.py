@@ -43,6 +43,12 @@ class RunLog:
             self.line(source, text)
 
 
+def bar(done: float, total: float, width: int = 20) -> str:
+    """A bar of `width` signs."""
+    full = round(width * min(max(done / total, 0.0), 1.0))
+    return "█" * full + "░" * (width - full)
+
+
 class Reporter:
     """Progress for the person at the terminal: in place on a tty, else one line a cell and one every ten seconds."""
 
@@ -86,7 +92,7 @@ class Reporter:
         waiting = not total and text != self.last  # a message that says what is waited for is never held back
         self.last = text
         if self.live:
-            self._draw(line)
+            self._draw(f"{bar(done, total)} {line}" if total else line)
         elif waiting or time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + LINES_S
             self.say(f"{self._place()}          {line}")

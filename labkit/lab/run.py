@@ -269,8 +269,16 @@ class Run:
             return
         if self._device is not None:
             free_device(self._device)
-        take_device(uuid, self.experiment, wait=self._wait, waiting=lambda text: self.progress(0, 0, text))
+        waited: list[str] = []
+
+        def waiting(text: str) -> None:
+            waited.append(text)
+            self.progress(0, 0, text)
+
+        take_device(uuid, self.experiment, wait=self._wait, waiting=waiting)
         self._device = uuid
+        if waited:
+            self.progress(0, 0, "the device is free")
 
     def _close(self, state: Any, reason: str) -> None:
         self.closed = True

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,8 @@ def perform(assignment: Assignment) -> str:
     except Exception as error:  # a fault of ours must still leave a closed record
         execution.outcome = Outcome("crashed", f"the runner failed: {type(error).__name__}: {error}")
         log.line("run", execution.outcome.reason)
+    for sent in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(sent, signal.SIG_IGN)  # the record is closed in a moment, whoever is in a hurry
     return close(folder, execution)
 
 

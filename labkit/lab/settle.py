@@ -24,6 +24,7 @@ def settle(root: Path, folder: Path, ledger: bool = True, page: bool = True) -> 
 
     The record is safe by then, so one of these failing does not keep the others from being done."""
     record = read_record(folder)
+    page = page and record.state != "killed"  # whoever stopped it does not want to wait; `lab publish` renders it
     trouble: list[str] = []
     events: list[Path] = []
     picture = rendered = None

@@ -144,7 +144,9 @@ def printed(notebook: Path) -> str:
         return ""
     outputs = [output for cell in read(notebook)["cells"] for output in cell.get("outputs", [])]
     return "".join(
-        "".join(output["text"]) if output["output_type"] == "stream" else f"{output.get('ename')}: {output.get('evalue')}\n"
+        "".join(output["text"])
+        if output["output_type"] == "stream"
+        else f"{output.get('ename')}: {output.get('evalue')}\n"
         for output in outputs
     )
 

@@ -40,7 +40,8 @@ def test_every_literal_is_read_with_its_help() -> None:
     ]
     assert KNOWN["quick"].help == "a look, not a result"
     assert KNOWN["sha"].help == 'of the "#1" driver'
-    assert KNOWN["path"].help == "" and KNOWN["path"].default == "a#b"
+    assert KNOWN["path"].help == ""
+    assert KNOWN["path"].default == "a#b"
     assert KNOWN["low"].default == -1
     assert (KNOWN["scale"].kind, KNOWN["scale"].default) == (float, 1)
     assert [KNOWN[name].optional for name in ("model", "kind", "limit", "anything", "sha")] == [True] * 4 + [False]
@@ -189,7 +190,11 @@ def test_json_files_are_typed_strictly(tmp_path: Path) -> None:
     file = tmp_path / "night.json"
     file.write_text('{"sha": "7", "rate": 3, "widths": [1, 2]}')
     assert read_parameter_file(file, KNOWN) == {"sha": "7", "rate": 3.0, "widths": [1, 2]}
-    for text, says in (('{"sha": 7}', "sha takes text, not 7"), ('{"width": true}', "a whole number"), ("[1]", "pairs")):
+    for text, says in (
+        ('{"sha": 7}', "sha takes text, not 7"),
+        ('{"width": true}', "a whole number"),
+        ("[1]", "pairs"),
+    ):
         file.write_text(text)
         with pytest.raises(ParameterError, match=says):
             read_parameter_file(file, KNOWN)
@@ -213,5 +218,5 @@ def test_a_parameter_file_that_cannot_be_read_says_why(tmp_path: Path, name: str
 
 
 def test_a_missing_parameter_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="cannot read the parameter file .*gone.json"):
+    with pytest.raises(ParameterError, match=r"cannot read the parameter file .*gone\.json"):
         read_parameter_file(tmp_path / "gone.json", KNOWN)

@@ -26,6 +26,7 @@ def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLa
         "widths": [1, 8],
         "repetitions": 3,
         "pause_s": 0.0,
+        "device_uuid": "",
         "hang_after": None,
     }
     rows = (folder / "measurements.csv").read_text().splitlines()
@@ -33,7 +34,9 @@ def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLa
     assert rows[2].startswith('0,1,"{""width"":8}",decode_tok_s,80.0,20')
     assert sorted(record["artefacts"]) == ["conclusion.json", "log.txt", "measurements.csv", "notebook.ipynb"]
     assert [name.name for name in folder.glob(".*")] == []
-    assert "[5/5]" in done.stderr and str(folder.name) in done.stderr and "lab notebook" in done.stderr
+    assert "[5/5]" in done.stderr
+    assert str(folder.name) in done.stderr
+    assert "lab notebook" in done.stderr
 
 
 def test_a_kernel_killed_from_outside_is_a_crash_within_seconds(lab: ThrowawayLab) -> None:
@@ -44,7 +47,8 @@ def test_a_kernel_killed_from_outside_is_a_crash_within_seconds(lab: ThrowawayLa
     record, folder = lab.only_run()
     assert (code, record["state"]) == (4, "crashed")
     assert time.monotonic() - begin < 8
-    assert "SIGKILL" in record["reason"] and "cell 4" in record["reason"]
+    assert "SIGKILL" in record["reason"]
+    assert "cell 4" in record["reason"]
     assert cell_states(folder) == ["executed", "executed", "executed", "interrupted", "not-run", "not-run"]
     assert record["cells"] == {"total": 6, "executed": 3, "failed": 0, "not_run": 3}
     assert "before the trouble" in printed(folder / "notebook.ipynb")
@@ -64,7 +68,8 @@ def test_a_cell_over_its_limit_times_out_and_shows_where_it_was(lab: ThrowawayLa
     done = lab.run("trouble", "-p", "trouble", "hang", "--cell-timeout", "1.5")
     record, folder = lab.only_run()
     assert (done.returncode, record["state"]) == (5, "timed-out")
-    assert "cell 4" in record["reason"] and "1.5 s a cell" in record["reason"]
+    assert "cell 4" in record["reason"]
+    assert "1.5 s a cell" in record["reason"]
     assert "KeyboardInterrupt" in printed(folder / "notebook.ipynb")
     assert cell_states(folder)[-3:] == ["interrupted", "not-run", "not-run"]
 
@@ -82,7 +87,8 @@ def test_a_failing_cell_fails_the_run_with_its_error_on_stderr(lab: ThrowawayLab
     record, folder = lab.only_run()
     assert (done.returncode, record["state"]) == (1, "failed")
     assert record["reason"] == "cell 4 failed: ValueError: the device gave 41 of 42 rows"
-    assert record["reason"] in done.stderr and folder.name in done.stderr
+    assert record["reason"] in done.stderr
+    assert folder.name in done.stderr
     assert "Traceback" not in done.stderr
     assert cell_states(folder)[-3:] == ["failed", "not-run", "not-run"]
     assert "41 of 42 rows" in (folder / "log.txt").read_text()
@@ -150,6 +156,14 @@ def test_a_sweep_killed_half_way_is_readable_then_resumed_for_the_rest_alone(lab
     assert [(row["state"], row["experiment"]) for row in listed] == [("killed", "sweep")]
     run.assert_nothing_survives()
     record, _ = lab.only_run()
+
+    notebook = lab.root / "notebooks" / "sweep.ipynb"
+    text = notebook.read_text()
+    notebook.write_text(text.replace("10.0 *", "11.0 *"))
+    other_code = lab.run("--resume", record["id"])
+    assert other_code.returncode == 2
+    assert "the code of notebooks/sweep.ipynb has changed since" in other_code.stderr
+    notebook.write_text(text)
 
     resumed = lab.run("--resume", record["id"])
     again, folder = lab.only_run()
