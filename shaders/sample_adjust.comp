@@ -1,11 +1,11 @@
-// sample_adjust: y = logits after bias and penalties, for the slots that draw or adjust, and each chunk's greatest y.
+// sample_adjust: y = logits after bias and penalties, for slots that have any, and the greatest y of each chunk.
 //
 //   x += bias[id]; if seen in prompt or output: x = x > 0 ? x / repetition : x * repetition;
 //   x -= frequency * (times generated); if generated: x -= presence
 // (Keskar et al. 2019, section 4.1, for repetition; the OpenAI API reference for the other two; the order of vLLM.)
 //
-// logits: float32 [L][stride]; adjusted: the same shape, elements past vocab set to -inf.
-// bias: uint32 [slots][MAX_BIAS][2] (id, float), ids unique; counts: uint32 [slots][vocab].
+// logits, adjusted: float32 [L][stride]; a line without bias and penalties is not copied, its readers take the logits.
+// bias: uint32 [slots][MAX_BIAS][2] (id, float), ids unique; counts: uint32 [slots][vocab]; partials: top_logprobs_scan.
 // best: uint32 [L][chunks][2] (greatest y, its id). Grid: x = chunk of LOCAL * QUADS * 4, y = line of logits.
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -26,6 +26,7 @@ layout(push_constant, std430) uniform Push {
     Words params;
     Words bias;
     Words counts;
+    Words4 partials;
     Floats4 adjusted;
     Words best;
     uint vocab;
@@ -38,46 +39,41 @@ shared uint which[LOCAL];
 
 void main() {
     const uint line = gl_WorkGroupID.y, lane = gl_LocalInvocationIndex;
-    const uint row = logit_rows.v[line];
+    const uint row = logit_rows.v[line], part = line * gl_NumWorkGroups.x + gl_WorkGroupID.x;
     if (row == NONE || (rows.v[row * ROW_WORDS + ROW_FLAGS] & ACTIVE) == 0) return;
     const uint slot = rows.v[row * ROW_WORDS + ROW_SLOT], p = slot * PARAM_WORDS;
-    const bool adjusts = (params.v[p + P_FLAGS] & FLAG_ADJUSTS) != 0;
-    if (!adjusts && uintBitsToFloat(params.v[p + P_TEMPERATURE]) == 0.0) return;
+    if ((params.v[p + P_FLAGS] & FLAG_ADJUSTS) == 0) {
+        if (lane < 2) best.v[part * 2 + lane] = partials.v[part][lane];
+        return;
+    }
     const float repetition = uintBitsToFloat(params.v[p + P_REPETITION]);
     const float presence = uintBitsToFloat(params.v[p + P_PRESENCE]);
     const float frequency = uintBitsToFloat(params.v[p + P_FREQUENCY]);
-    const bool penalised = adjusts && (repetition != 1.0 || presence != 0.0 || frequency != 0.0);
-    const uint biases = adjusts ? params.v[p + P_N_BIAS] : 0;
-    const uint chunk_start = gl_WorkGroupID.x * CHUNK;
-    if (biases > 0) {
-        for (uint i = lane; i < CHUNK; i += LOCAL) added[i] = 0.0;
-        barrier();
-        for (uint i = lane; i < biases; i += LOCAL) {
-            const uint id = bias.v[(slot * MAX_BIAS + i) * 2];
-            if (id >= chunk_start && id < chunk_start + CHUNK)
-                added[id - chunk_start] = uintBitsToFloat(bias.v[(slot * MAX_BIAS + i) * 2 + 1]);
-        }
-        barrier();
+    const uint biases = params.v[p + P_N_BIAS], chunk_start = gl_WorkGroupID.x * CHUNK;
+    for (uint i = lane; i < CHUNK; i += LOCAL) added[i] = 0.0;
+    barrier();
+    for (uint i = lane; i < biases; i += LOCAL) {
+        const uint id = bias.v[(slot * MAX_BIAS + i) * 2];
+        if (id >= chunk_start && id < chunk_start + CHUNK)
+            added[id - chunk_start] = uintBitsToFloat(bias.v[(slot * MAX_BIAS + i) * 2 + 1]);
     }
+    barrier();
     float m = NEGATIVE_INFINITY;
     uint id = chunk_start + lane * 4 < vocab ? chunk_start + lane * 4 : NONE;
     for (uint q = 0; q < QUADS; q++) {
         const uint in_chunk = (q * LOCAL + lane) * 4, i = chunk_start + in_chunk;
-        if (i >= stride) break;
-        vec4 x = logits.v[(line * stride + i) / 4];
+        const vec4 x = logits.v[(line * stride + min(i, stride - 4)) / 4];
+        vec4 y;
         for (uint e = 0; e < 4; e++) {
-            float v = i + e < vocab ? x[e] : NEGATIVE_INFINITY;
-            if (biases > 0) v += added[in_chunk + e];
-            if (penalised) {
-                const uint seen = counts.v[slot * vocab + min(i + e, vocab - 1)], times = seen & GENERATED;
-                if (seen != 0) v = v > 0.0 ? v / repetition : v * repetition;
-                v -= frequency * float(times);
-                if (times > 0) v -= presence;
-            }
+            float v = i + e < vocab ? x[e] + added[in_chunk + e] : NEGATIVE_INFINITY;
+            const uint seen = counts.v[slot * vocab + min(i + e, vocab - 1)], times = seen & GENERATED;
+            if (seen != 0) v = v > 0.0 ? v / repetition : v * repetition;
+            v -= frequency * float(times);
+            if (times > 0) v -= presence;
             if (v > m) m = v, id = i + e;
-            x[e] = v;
+            y[e] = v;
         }
-        adjusted.v[(line * stride + i) / 4] = x;
+        if (i < stride) adjusted.v[(line * stride + i) / 4] = y;
     }
     value[lane] = m;
     which[lane] = id;
@@ -93,7 +89,6 @@ void main() {
     if (lane != 0) return;
     for (uint j = 1; j < GROUPS; j++)
         if (before(value[j], which[j], m, id)) m = value[j], id = which[j];
-    const uint to = (line * gl_NumWorkGroups.x + gl_WorkGroupID.x) * 2;
-    best.v[to] = floatBitsToUint(m);
-    best.v[to + 1] = id;
+    best.v[part * 2] = floatBitsToUint(m);
+    best.v[part * 2 + 1] = id;
 }

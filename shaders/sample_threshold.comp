@@ -1,18 +1,21 @@
-// sample_threshold: the least adjusted logit that may be drawn, for each line whose slot draws (temperature > 0).
+// sample_threshold: the least logit that may be drawn, and the draw itself where top-k or top-p leaves few candidates.
 //
 //   top-k: t = the k-th greatest y; top-p: t = the greatest value with sum of w(y >= t) >= top_p * sum of w(y >= t_k),
 //   w = exp((y - max) / temperature); min-p: t = max + temperature * log(min_p). The greatest t holds; ties stay in.
 //
-// adjusted: float32 [L][stride]; best: uint32 [L][CHUNKS][2], both from sample_adjust.
-// limits: uint32 [L][2]: threshold and greatest y, as floats. Grid: x = line.
-// The search halves nothing: each pass over the line counts (and weighs) what lies above 8 thresholds at once, and the
-// bracket that holds the answer is cut again, until one candidate or one float is left. A weight is a sum of floats in
-// a fixed tree, monotone in the threshold, so the answer does not depend on the path of the search.
+// y: float32 [L][stride], adjusted where the slot adjusts, else logits; best: uint32 [L][CHUNKS][2], by sample_adjust.
+// limits (written): uint32 [L][2]: t and the greatest y, as floats, for lines whose slot draws (temperature > 0).
+// drawn (written where top-k or top-p is on): uint32 [L][CHUNKS][2], the drawn (score, id) first, then nothing.
+// candidates: scratch, uint32 [L][list][2], list = LOCAL * 4 * ceil(stride / (4 * LOCAL)). Grid: x = line.
+// One pass over the line measures 7 guesses of t; what lies above the best guess is listed, invocation by invocation,
+// and the list alone is searched: each pass measures 7 cuts of the bracket of t and sets aside what lies outside the
+// bracket, until it is a single float. Sums have a fixed order, so nothing depends on neighbours or timing.
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #include "buffers.glsl"
 #include "logits.glsl"
+#include "draw.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 64;
 layout(constant_id = 1) const uint CHUNKS = 48;
@@ -20,82 +23,94 @@ layout(constant_id = 2) const uint FAN = 8;
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
+    Floats4 logits;
     Words rows;
     Words logit_rows;
     Words params;
     Floats4 adjusted;
     Words best;
     Words limits;
+    Words drawn;
+    Words candidates;
     uint vocab;
     uint stride;  // in floats, multiple of 4
 };
 
 const uint WAYS = 8, GROUPS = LOCAL / FAN, PASSES = 16;
-shared uint number[WAYS * LOCAL];
-shared float weight[WAYS * LOCAL];
+shared float share[WAYS * LOCAL];
+shared uint which[LOCAL];
 
-// How many of the line's elements are at least limit[j], and their weight, for every j; the same for all invocations.
-void above(uint line, float limit[WAYS], bool weighs, float m, float cold, out uint n[WAYS], out float w[WAYS]) {
+// Sums every invocation's measure[] over the workgroup in a fixed tree; the same result for all.
+void total(inout float measure[WAYS]) {
     const uint lane = gl_LocalInvocationIndex;
-    for (uint j = 0; j < WAYS; j++) n[j] = 0, w[j] = 0.0;
-    for (uint i = lane; i < stride / 4; i += LOCAL) {
-        const vec4 y = adjusted.v[line * (stride / 4) + i];
-        vec4 e = vec4(0.0);
-        if (weighs) e = exp((y - m) * cold);
-        for (uint j = 0; j < WAYS; j++) {
-            const vec4 in_set = vec4(greaterThanEqual(y, vec4(limit[j])));
-            const vec4 part = e * in_set;
-            n[j] += uint((in_set.x + in_set.y) + (in_set.z + in_set.w));
-            w[j] += (part.x + part.y) + (part.z + part.w);
-        }
-    }
+    for (uint j = 0; j < WAYS; j++) share[j * LOCAL + lane] = measure[j];
     barrier();
-    for (uint j = 0; j < WAYS; j++) number[j * LOCAL + lane] = n[j], weight[j * LOCAL + lane] = w[j];
-    barrier();
-    // GROUPS sums of each way, then one: invocation i takes pairs (way, group) i, i + LOCAL, ...
-    for (uint i = lane; i < WAYS * GROUPS; i += LOCAL) {
+    for (uint i = lane; i < WAYS * GROUPS; i += LOCAL) {  // pairs (way, group)
         const uint first = (i / GROUPS) * LOCAL + i % GROUPS;
-        for (uint k = 1; k < FAN; k++) {
-            number[first] += number[first + k * GROUPS];
-            weight[first] += weight[first + k * GROUPS];
-        }
+        float s = share[first];
+        for (uint k = 1; k < FAN; k++) s += share[first + k * GROUPS];
+        share[first] = s;
     }
     barrier();
     for (uint j = 0; j < WAYS; j++) {
-        n[j] = number[j * LOCAL], w[j] = weight[j * LOCAL];
-        for (uint g = 1; g < GROUPS; g++) n[j] += number[j * LOCAL + g], w[j] += weight[j * LOCAL + g];
+        measure[j] = share[j * LOCAL];
+        for (uint g = 1; g < GROUPS; g++) measure[j] += share[j * LOCAL + g];
+    }
+    barrier();
+}
+
+#define MEASURE(y, amount)                                                   \
+    for (uint j = 0; j < WAYS; j++) measure[j] += (y) >= limit[j] ? (amount) : 0.0;
+
+// The list of one invocation lies in three parts: what is surely drawn from (before `first`), what is searched, and what
+// is below the threshold (from `last`). These are the bounds of the part searched.
+struct Part { uint first, last; };
+
+void exchange(uint i, uint j) {
+    const uint y = candidates.v[i], id = candidates.v[i + 1];
+    candidates.v[i] = candidates.v[j], candidates.v[i + 1] = candidates.v[j + 1];
+    candidates.v[j] = y, candidates.v[j + 1] = id;
+}
+
+// Moves y >= hi to the front and y < lo to the back of the part.
+void narrow(uint list, inout Part part, float lo, float hi) {
+    for (uint i = part.first; i < part.last;) {
+        const float y = uintBitsToFloat(candidates.v[list + i * LOCAL * 2]);
+        if (y < lo) exchange(list + i * LOCAL * 2, list + --part.last * LOCAL * 2);
+        else if (y >= hi) exchange(list + i++ * LOCAL * 2, list + part.first++ * LOCAL * 2);
+        else i++;
     }
 }
 
-// The greatest threshold of at least `low` whose set holds k elements (weighs: or `share` of the weight of y >= low).
-float search(uint line, float low, uint k, bool weighs, float share, float m, float cold) {
-    uint lo = sortable(low), hi = sortable(m) + 1;  // lo satisfies, hi does not
-    uint under = vocab, over = 0;                   // elements at least lo, at least hi
-    float wanted = 0.0;
-    for (uint pass = 0; pass < PASSES && hi - lo > 1 && under - over > 1; pass++) {
-        uint key[WAYS];
-        float limit[WAYS];
-        const uint step = max((hi - lo) / WAYS, 1);
-        for (uint j = 0; j < WAYS; j++) {
-            // at first 32, 16, ... 0.5 units of the distribution below the greatest, then equal parts of the bracket
-            const float guess = m - exp2(6.0 - float(j)) / cold;
-            key[j] = j == 0 ? lo : pass == 0 ? clamp(sortable(guess), lo, hi) : min(lo + step * j, hi);
-            limit[j] = unsortable(key[j]);
-        }
-        uint n[WAYS];
-        float w[WAYS];
-        above(line, limit, weighs, m, cold, n, w);
-        if (pass == 0) wanted = share * w[0], under = n[0];
-        uint new_lo = lo, new_hi = hi;
-        for (uint j = 1; j < WAYS; j++) {
-            const bool holds = weighs ? w[j] >= wanted : n[j] >= k;
-            if (key[j] < hi && holds) new_lo = key[j], under = n[j];
-        }
-        for (uint j = WAYS - 1; j > 0; j--) {
-            const bool holds = weighs ? w[j] >= wanted : n[j] >= k;
-            if (key[j] < hi && !holds) new_hi = key[j], over = n[j];
-        }
-        lo = new_lo, hi = new_hi;
+// Measures the candidates of the part at least limit[j]: their number, or with `weighs` their weight.
+void measure_part(uint list, Part part, float limit[WAYS], bool weighs, float m, float cold, out float measure[WAYS]) {
+    for (uint j = 0; j < WAYS; j++) measure[j] = 0.0;
+    for (uint i = part.first; i < part.last; i++) {
+        const float y = uintBitsToFloat(candidates.v[list + i * LOCAL * 2]);
+        const float amount = weighs ? exp((y - m) * cold) : 1.0;
+        MEASURE(y, amount)
+    }
+    total(measure);
+}
+
+// The greatest threshold in [low, high) whose candidates measure at least `wanted`: those from `low` do, those from
+// `high`, which measure `above`, do not.
+float search(
+    uint list, inout Part part, float low, float high, float above, float wanted, bool weighs, float m, float cold
+) {
+    uint lo = sortable(low), hi = sortable(high);
+    narrow(list, part, low, high);
+    for (uint pass = 0; pass < PASSES && hi - lo > 1; pass++) {
+        float limit[WAYS], measure[WAYS];
+        const uint step = max((hi - lo) / WAYS, 1), start = lo, end = hi - 1;
+        for (uint j = 0; j < WAYS; j++) limit[j] = unsortable(min(start + step * j, end));
+        measure_part(list, part, limit, weighs, m, cold, measure);
+        const float base = above;
+        for (uint j = 1; j < WAYS; j++)
+            if (base + measure[j] >= wanted) lo = min(start + step * j, end);
+        for (uint j = WAYS - 1; j > 0; j--)
+            if (!(base + measure[j] >= wanted)) hi = min(start + step * j, end), above = base + measure[j];
+        narrow(list, part, unsortable(lo), unsortable(hi));
     }
     return unsortable(lo);
 }
@@ -109,22 +124,88 @@ void main() {
     if (temperature == 0.0) return;
     float m = NEGATIVE_INFINITY;
     for (uint c = lane; c < CHUNKS; c += LOCAL) m = max(m, uintBitsToFloat(best.v[(line * CHUNKS + c) * 2]));
-    weight[lane] = m;
+    share[lane] = m;
     barrier();
-    for (uint i = lane; i < GROUPS; i += LOCAL)
-        for (uint k = 0; k < FAN; k++) m = max(m, weight[i + k * GROUPS]);
+    for (uint k = 0; k < FAN; k++) m = max(m, share[lane % GROUPS + k * GROUPS]);
     barrier();
-    if (lane < GROUPS) weight[lane] = m;
+    share[lane] = m;
     barrier();
-    for (uint g = 0; g < GROUPS; g++) m = max(m, weight[g]);
+    for (uint g = 0; g < GROUPS; g++) m = max(m, share[g]);
     barrier();
     const uint top_k = params.v[p + P_TOP_K];
     const float top_p = uintBitsToFloat(params.v[p + P_TOP_P]), min_p = uintBitsToFloat(params.v[p + P_MIN_P]);
-    float t = NEGATIVE_INFINITY;
-    if (!isinf(m)) {
-        if (top_k > 0 && top_k < vocab) t = search(line, t, top_k, false, 0.0, m, 1.0);
-        if (top_p < 1.0) t = search(line, t, 0, true, top_p, m, 1.0 / temperature);
-        if (min_p > 0.0) t = max(t, m + temperature * log(min_p));
+    const bool counts_k = top_k > 0 && top_k < vocab, weighs_p = top_p < 1.0, finite = !isinf(m);
+    const float cold = 1.0 / temperature;
+    float t = finite && min_p > 0.0 ? m + temperature * log(min_p) : NEGATIVE_INFINITY;
+    if (finite && (counts_k || weighs_p)) {
+        Floats4 source = logits;
+        if ((params.v[p + P_FLAGS] & FLAG_ADJUSTS) != 0) source = adjusted;
+        const uint first = line * (stride / 4);
+        float limit[WAYS], measure[WAYS];
+        for (uint j = 0; j < WAYS; j++) {  // m - 32, m - 16, ... m - 0.5 in units of the distribution that is measured
+            limit[j] = j == 0 ? NEGATIVE_INFINITY : m - exp2(6.0 - float(j)) * (counts_k ? 1.0 : temperature);
+            measure[j] = 0.0;
+        }
+        for (uint i = lane; i < stride / 4; i += LOCAL) {
+            const vec4 y = source.v[first + i];
+            for (uint e = 0; e < 4; e++) {
+                const float amount = i * 4 + e >= vocab ? 0.0 : counts_k ? 1.0 : exp((y[e] - m) * cold);
+                MEASURE(y[e], amount)
+            }
+        }
+        total(measure);
+        float wanted = counts_k ? float(top_k) : top_p * measure[0];
+        float low = limit[0], high = unsortable(sortable(m) + 1), above = 0.0;
+        for (uint j = 1; j < WAYS; j++)
+            if (measure[j] >= wanted) low = limit[j];
+        for (uint j = WAYS - 1; j > 0; j--)
+            if (!(measure[j] >= wanted)) high = limit[j], above = measure[j];
+        const uint list = (line * ((stride / 4 + LOCAL - 1) / LOCAL * LOCAL * 4) + lane) * 2;
+        uint count = 0;
+        for (uint i = lane; i < stride / 4; i += LOCAL) {
+            const vec4 y = source.v[first + i];
+            for (uint e = 0; e < 4; e++)
+                if (y[e] >= low && i * 4 + e < vocab) {
+                    candidates.v[list + count * LOCAL * 2] = floatBitsToUint(y[e]);
+                    candidates.v[list + count * LOCAL * 2 + 1] = i * 4 + e;
+                    count++;
+                }
+        }
+        Part part = Part(0, count);
+        low = search(list, part, low, high, above, wanted, !counts_k, m, cold);
+        if (counts_k && weighs_p) {
+            part.first = 0;
+            for (uint j = 0; j < WAYS; j++) limit[j] = low;
+            measure_part(list, part, limit, true, m, cold, measure);
+            low = search(list, part, low, unsortable(sortable(m) + 1), 0.0, top_p * measure[0], true, m, cold);
+        }
+        t = max(t, low);
+        const uvec2 keys = draw_keys(params.v[p + P_SEED_LO], params.v[p + P_SEED_HI], rows.v[row * ROW_WORDS + ROW_POSITION]);
+        float s = NEGATIVE_INFINITY;
+        uint id = NONE;
+        for (uint i = 0; i < part.last; i++) {
+            const float y = uintBitsToFloat(candidates.v[list + i * LOCAL * 2]);
+            const uint candidate = candidates.v[list + i * LOCAL * 2 + 1];
+            const float score = (y - m) * cold + gumbel(draw_bits(keys, candidate));
+            if (y >= t && before(score, candidate, s, id)) s = score, id = candidate;
+        }
+        share[lane] = s;
+        which[lane] = id;
+        barrier();
+        if (lane < GROUPS)
+            for (uint i = 1; i < FAN; i++) {
+                const uint j = lane + i * GROUPS;
+                if (before(share[j], which[j], s, id)) s = share[j], id = which[j];
+            }
+        barrier();
+        if (lane < GROUPS) share[lane] = s, which[lane] = id;
+        barrier();
+        for (uint j = 0; j < GROUPS; j++)
+            if (before(share[j], which[j], s, id)) s = share[j], id = which[j];
+        for (uint c = lane; c < CHUNKS; c += LOCAL) {
+            drawn.v[(line * CHUNKS + c) * 2] = floatBitsToUint(c == 0 ? s : NEGATIVE_INFINITY);
+            drawn.v[(line * CHUNKS + c) * 2 + 1] = c == 0 ? id : NONE;
+        }
     }
     if (lane == 0) {
         limits.v[line * 2] = floatBitsToUint(t);

@@ -77,11 +77,18 @@ class Workspace:
     best: Buffer  # uint32 [lines][chunks][2]
     limits: Buffer  # uint32 [lines][2]
     drawn: Buffer  # uint32 [lines][chunks][2]
+    candidates: Buffer  # uint32 [lines][list][2]
 
 
 def workspace_bytes(device: Device, lines: int, vocab: int, stride: int) -> int:
     """Bytes of a `Workspace`."""
-    return lines * (stride * 4 + cut(device).chunks(vocab) * 16 + 8)
+    return lines * (stride * 4 + cut(device).chunks(vocab) * 16 + 8 + _list(device, stride) * 8)
+
+
+def _list(device: Device, stride: int) -> int:
+    """Places in the list of one line's candidates: every invocation's share of the line, in whole vec4s."""
+    local = cut(device).local
+    return -(-stride // (4 * local)) * 4 * local
 
 
 def workspace(pool: Pool, lines: int, vocab: int, stride: int) -> Workspace:
@@ -93,6 +100,7 @@ def workspace(pool: Pool, lines: int, vocab: int, stride: int) -> Workspace:
         pool.buffer(lines * chunks * 8, label="best of chunks"),
         pool.buffer(lines * 8, label="sampling thresholds"),
         pool.buffer(lines * chunks * 8, label="draws of chunks"),
+        pool.buffer(lines * _list(pool.device, stride) * 8, label="candidates of a draw"),
     )
 
 
@@ -125,13 +133,20 @@ def record(
     check(lines, vocab, stride)
     device, form = program.device, cut(program.device)
     chunks = form.chunks(vocab)
-    wide = logits.range(0, lines * stride * 4)
+    wide, parts = logits.range(0, lines * stride * 4), partials.range(0, partials_bytes(device, lines, vocab))
     if scan:
         record_scan(
             program, logits=logits, logit_rows=logit_rows, partials=partials, lines=lines, vocab=vocab, stride=stride
         )
     who: list[Buffer | Range] = [rows, logit_rows.range(0, lines * 4), params]
-    common = {"rows": rows, "logit_rows": logit_rows, "params": params, "vocab": vocab, "stride": stride}
+    common = {
+        "logits": logits,
+        "rows": rows,
+        "logit_rows": logit_rows,
+        "params": params,
+        "vocab": vocab,
+        "stride": stride,
+    }
     shape: dict[str, int | float | bool] = {"LOCAL": form.local, "QUADS": form.quads, "FAN": form.fan}
     reduce: dict[str, int | float | bool] = {"LOCAL": form.local, "CHUNKS": chunks, "FAN": form.fan}
     candidates: list[Range] = []
@@ -141,33 +156,34 @@ def record(
         line_bytes = lines * chunks * 8
         altered, best = space.adjusted.range(0, wide.nbytes), space.best.range(0, line_bytes)
         limits, drawn = space.limits.range(0, lines * 8), space.drawn.range(0, line_bytes)
+        listed = space.candidates.range(0, lines * _list(device, stride) * 8)
         candidates = [best, drawn]
         program.dispatch(
             device.kernel("sample_adjust", constants=shape | {"MAX_BIAS": MAX_BIAS}),
             (chunks, lines),
-            common | {"logits": logits, "bias": bias, "counts": counts, "adjusted": altered, "best": best},
-            reads=[*who, wide, bias, counts],
+            common | {"bias": bias, "counts": counts, "partials": partials, "adjusted": altered, "best": best},
+            reads=[*who, wide, bias, counts, parts],
             writes=[altered, best],
             label="sample: bias and penalties",
-            nbytes=lines * vocab * 12,
+            nbytes=lines * chunks * 24,
         )
         program.dispatch(
             device.kernel("sample_threshold", constants=reduce),
             lines,
-            common | {"adjusted": altered, "best": best, "limits": limits},
-            reads=[*who, altered, best],
-            writes=[limits],
+            common | {"adjusted": altered, "best": best, "limits": limits, "drawn": drawn, "candidates": listed},
+            reads=[*who, wide, altered, best],
+            writes=[limits, drawn, listed],
             label="sample: top-k, top-p, min-p",
-            nbytes=lines * vocab * 4,
+            nbytes=lines * chunks * 8,
         )
         program.dispatch(
             device.kernel("sample_draw", constants=shape),
             (chunks, lines),
             common | {"adjusted": altered, "best": best, "limits": limits, "drawn": drawn},
-            reads=[*who, altered, best, limits],
+            reads=[*who, wide, altered, best, limits],
             writes=[drawn],
             label="sample: draw",
-            nbytes=lines * vocab * 4,
+            nbytes=lines * chunks * 16,
         )
     nothing = partials  # never read when FULL is off
     program.dispatch(
@@ -175,10 +191,10 @@ def record(
         lines,
         common
         | {
-            "logits": logits, "partials": partials, "chosen": chosen,
+            "partials": partials, "chosen": chosen,
             "best": candidates[0] if candidates else nothing, "drawn": candidates[1] if candidates else nothing,
         },
-        reads=[*who, wide, partials.range(0, partials_bytes(device, lines, vocab)), *candidates],
+        reads=[*who, wide, parts, *candidates],
         writes=[chosen.range(0, lines * CHOSEN_WORDS * 4)],
         label="sample: choose",
         nbytes=lines * (chunks * 16 + 20),
