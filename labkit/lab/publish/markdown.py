@@ -22,11 +22,13 @@ Resolve = Callable[[str], str | None]  # a link of the source → its address fr
 class PageRenderer(mistune.HTMLRenderer):
     """Mistune's HTML with our headings, code and links."""
 
-    def __init__(self, resolve: Resolve) -> None:
+    def __init__(self, resolve: Resolve, below: int = 0) -> None:
         super().__init__(escape=False)
         self.resolve = resolve
+        self.below = below
 
     def heading(self, text: str, level: int, **attrs: Any) -> str:
+        level = min(6, level + self.below)
         return f'<h{level} id="">{text}</h{level}>\n'
 
     def block_code(self, code: str, info: str | None = None) -> str:
@@ -49,10 +51,11 @@ class PageRenderer(mistune.HTMLRenderer):
         return f'<pre class="math">{html.escape(text)}</pre>'
 
 
-def render(text: str, resolve: Resolve, math: bool = False) -> str:
-    """`text` as sanitised HTML. `math` reads `$…$` as a formula, shown as its TeX (nothing is fetched to draw it)."""
+def render(text: str, resolve: Resolve, math: bool = False, below: int = 0) -> str:
+    """`text` as sanitised HTML, its headings `below` levels further down. `math` reads `$…$` as a formula, shown as its
+    TeX (nothing is fetched to draw it)."""
     plugins = ["table", "strikethrough", "task_lists", "footnotes", "url"] + (["math"] if math else [])
-    renderer = PageRenderer(resolve)
+    renderer = PageRenderer(resolve, below)
     markdown = mistune.create_markdown(renderer=renderer, plugins=plugins)
     if math:  # the plugin registers its own renderers, meant for MathJax
         renderer.register("inline_math", PageRenderer.inline_math)

@@ -36,7 +36,9 @@ def notebook_html(document: Any, beside: Beside, resolve: Resolve) -> str:
             parts.append(beside.problem(f"cell {number} of the notebook is damaged"))
         elif cell.get("cell_type") == "markdown":
             text = joined(cell.get("source"))
-            parts.append(f'<div class="prose">{render(text, attachments(cell, beside, resolve), math=True)}</div>\n')
+            parts.append(
+                f'<div class="prose">{render(text, attachments(cell, beside, resolve), math=True, below=2)}</div>\n'
+            )
         elif cell.get("cell_type") == "code":
             parts.append(code_cell(cell, number, beside, widgets, resolve))
         else:
@@ -109,7 +111,7 @@ def data_html(data: Mapping[str, Any], number: int, beside: Beside, resolve: Res
         if kind in data:
             return picture(joined(data[kind]), ending, number, beside)
     if "text/markdown" in data:
-        return f'<div class="output prose">{render(joined(data["text/markdown"]), resolve, math=True)}</div>\n'
+        return f'<div class="output prose">{render(joined(data["text/markdown"]), resolve, math=True, below=2)}</div>\n'
     if "text/plain" in data:
         return text_html(joined(data["text/plain"]), "plain")
     if "application/json" in data:

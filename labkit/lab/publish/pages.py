@@ -90,6 +90,7 @@ def templates() -> "Environment":
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
 
@@ -110,11 +111,10 @@ def badge(run: RunView) -> Badge:
 
 def result_text(run: RunView) -> str:
     """The number of a verdict with its interval: `5.830× [5.701, 5.962], 10 pairs`."""
-    main = main_number(run.rows, rule_of(run))
     verdict = run.verdict
     value = first_number(verdict, "estimate", "effect", "ratio", "value")
     if value is None:
-        return main.text if main else ""
+        return ""
     sign = "×" if isinstance(rule_of(run).get("against"), Mapping) else ""
     low, high = first_number(verdict, "low", "lower"), first_number(verdict, "high", "upper")
     interval = f" [{number(low)}, {number(high)}]" if low is not None and high is not None else ""
@@ -238,8 +238,8 @@ def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], boo
     times = {"started": record.started, "ended": record.ended, "state": record.state, "reason": record.reason}
     tables = [
         ("Parameters", record.parameters, True),
-        ("Device", record.device or {}, True),
-        ("Model", record.model or {}, False),
+        *facts_of("Device", record.device or {}, True),
+        *facts_of("Model", record.model or {}, False),
         ("Machine", record.host.model_dump(), False),
         ("Times", times, False),
         ("Code", code, False),
@@ -248,6 +248,13 @@ def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], boo
         ("Shaders (SHA-256)", record.shaders, False),
     ]
     return [(title, flat(lines), is_open) for title, lines, is_open in tables if flat(lines)]
+
+
+def facts_of(title: str, facts: Mapping[str, Any], is_open: bool) -> list[tuple[str, Mapping[str, Any], bool]]:
+    """A table of the plain facts, and a folded one for each group of facts inside: a device's many limits."""
+    plain = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
+    groups = [(f"{title}: {name}", value, False) for name, value in facts.items() if isinstance(value, Mapping)]
+    return [(title, plain, is_open), *groups]
 
 
 def flat(mapping: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:

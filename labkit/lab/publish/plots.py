@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-INLINE_LIMIT = 150_000  # bytes of figure JSON in the page itself; larger ones stand in a file beside it
+INLINE_LIMIT = 150_000  # bytes of one figure's JSON in the page itself; larger ones stand in a file beside it
+INLINE_TOTAL = 250_000  # bytes of all figures' JSON in the page itself
 FIGURE_LIMIT = 8_000_000  # bytes; beyond it a browser stalls
 HEIGHT = 440  # pixels, where the figure does not say
 
@@ -19,6 +20,7 @@ class Beside:
     figures: int = 0
     problems: list[str] = field(default_factory=list)
     used: int = 0
+    inline: int = 0
 
     def add(self, stem: str, ending: str, content: bytes) -> str:
         """Keeps a file for beside the page; its name, numbered by order."""
@@ -51,7 +53,9 @@ def figure_html(document: Any, beside: Beside, what: str = "this figure") -> str
         return beside.problem(f"{what} is too large to draw ({len(text) / 1e6:.1f} MB); its data are in the notebook")
     beside.figures += 1
     name = f"figure-{beside.figures}"
-    if len(text.encode()) <= INLINE_LIMIT:
+    size = len(text.encode())
+    if size <= INLINE_LIMIT and beside.inline + size <= INLINE_TOTAL:
+        beside.inline += size
         safe = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
         data = f'<script type="application/json" data-figure="{name}">{safe}</script>'
     else:

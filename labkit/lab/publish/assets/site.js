@@ -9,6 +9,9 @@
     topojsonURL: "about:blank",
     modeBarButtonsToRemove: ["sendDataToCloud", "lasso2d", "select2d", "autoScale2d"],
   };
+  if (!matchMedia("(hover: hover)").matches) config.displayModeBar = false; // on a phone it would cover the figure
+  // The lab's palette, brightened for a dark page; other colours stay as they are.
+  const bright = {"#0072B2": "#4aa8ea", "#D55E00": "#ff8a3d", "#009E73": "#2cc79a", "#CC79A7": "#e39cc4", "#767c86": "#9ba3ae"};
   const figures = new Map();
   window.labkitFigure = (name, figure) => figures.set(name, figure);
 
@@ -19,10 +22,12 @@
     return {ink: pick("--ink", "#1d1f23"), muted: pick("--muted", "#59616b"), line: pick("--line", "#dddddd"), dark};
   };
 
-  // The figure's own template in the page's colours; what a figure sets outside its template stays as it was set.
+  // The figure with its template in the page's colours; what a figure sets outside its template stays as it was set.
   const themed = (figure, printing) => {
     const {ink, muted, line, dark} = colours(printing);
-    const layout = JSON.parse(JSON.stringify(figure.layout || {}));
+    let text = JSON.stringify({data: figure.data, layout: figure.layout || {}});
+    if (dark) for (const [from, to] of Object.entries(bright)) text = text.replaceAll(`"${from}"`, `"${to}"`);
+    const {data, layout} = JSON.parse(text);
     const template = (layout.template = layout.template || {});
     const base = (template.layout = template.layout || {});
     Object.assign(base, {paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)"});
@@ -38,7 +43,7 @@
       base.margin = Object.assign({}, base.margin, {l: 48, r: 12});
       if (layout.margin) Object.assign(layout.margin, {l: 48, r: 12});
     }
-    return layout;
+    return {data, layout, frames: figure.frames, config};
   };
 
   const failed = (area, error) => {
@@ -53,7 +58,7 @@
     const figure = figures.get(area.dataset.plot);
     if (!figure) return failed(area, "its data are missing");
     try {
-      const done = Plotly.react(area, {data: figure.data, layout: themed(figure, printing), frames: figure.frames, config});
+      const done = Plotly.react(area, themed(figure, printing));
       if (done && done.catch) done.catch((error) => failed(area, error));
     } catch (error) {
       failed(area, error);
@@ -66,10 +71,13 @@
     }
     const areas = [...document.querySelectorAll("[data-plot]")];
     if (typeof Plotly === "undefined") return areas.forEach((area) => failed(area, "plotly.min.js is missing"));
-    areas.forEach((area) => {
-      area.replaceChildren();
-      draw(area);
-    });
+    const drawNext = (index) => {
+      if (index === areas.length) return;
+      areas[index].replaceChildren();
+      draw(areas[index]);
+      setTimeout(drawNext, 0, index + 1); // one at a time, so the page can be read and scrolled meanwhile
+    };
+    drawNext(0);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => areas.forEach((area) => draw(area)));
     const details = new Set();
     addEventListener("beforeprint", () => {
