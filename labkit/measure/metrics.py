@@ -1,0 +1,199 @@
+"""The metrics a measurement may carry: one registry of id, unit, definition, formula and better direction."""
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+from labkit.errors import ParameterError
+
+Better = Literal["higher", "lower", "none"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A quantity that is measured.
+
+    `id` is its name in `measurements.csv` and in rules, `unit` what its values are in ("1" for a share or a count),
+    `better` the direction an improvement goes. `timed` metrics come from a clock: they are worth nothing where a
+    correctness check failed. `signed` metrics may be zero or negative, so no ratio of them is taken."""
+
+    id: str
+    unit: str
+    better: Better
+    definition: str
+    formula: str
+    timed: bool = False
+    signed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower", "none"):
+            raise ParameterError(f"metric {self.id}: better is {self.better!r}; use higher, lower or none")
+        if not self.id.isidentifier():
+            raise ParameterError(f"{self.id!r} cannot be a metric: run.measure takes it as a keyword")
+
+    def _repr_html_(self) -> str:
+        import html
+
+        cells = "".join(f"<td style='text-align:left'>{html.escape(text)}</td>" for text in self.row())
+        return f"<table><tr>{cells}</tr></table>"
+
+    def row(self) -> tuple[str, ...]:
+        """Id, unit, better direction, definition, formula."""
+        return (self.id, self.unit, self.better, self.definition, self.formula)
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def define(
+    id: str,
+    unit: str,
+    better: Better,
+    definition: str,
+    formula: str,
+    *,
+    timed: bool = False,
+    signed: bool = False,
+) -> Metric:
+    """Registers a metric. ParameterError when the id is taken: one name never means two things."""
+    if id in METRICS:
+        raise ParameterError(f"the metric {id} is defined already: {METRICS[id].definition}")
+    METRICS[id] = Metric(id, unit, better, definition, formula, timed, signed)
+    return METRICS[id]
+
+
+def metric(id: str) -> Metric:
+    """The registered metric. ParameterError, with the nearest names, for an unknown one."""
+    if id in METRICS:
+        return METRICS[id]
+    near = difflib.get_close_matches(str(id), METRICS, n=3, cutoff=0.5)
+    near += [name for name in sorted(METRICS) if str(id) and str(id) in name and name not in near]
+    advice = f"did you mean {', '.join(near[:3])}?" if near else f"there are: {', '.join(sorted(METRICS))}"
+    raise ParameterError(f"{id!r} is not a registered metric; {advice}")
+
+
+# Throughput. Aggregate rates count emitted token ids over wall time; never one stream's rate times the batch.
+define(
+    "decode_tok_s", "tok/s", "higher",
+    "token ids emitted by all streams a second of wall time, while every stream decodes",
+    "emitted tokens in the window / seconds of the window", timed=True,
+)  # fmt: skip
+define(
+    "stream_tok_s", "tok/s", "higher",
+    "token ids one stream receives a second while it decodes",
+    "(completion tokens - 1) / (last token time - first token time), mean over streams", timed=True,
+)  # fmt: skip
+define(
+    "prefill_tok_s", "tok/s", "higher",
+    "prompt tokens processed a second of wall time, cached tokens not counted",
+    "prompt tokens computed / seconds from the first chunk's submit to its last row done", timed=True,
+)  # fmt: skip
+define(
+    "total_tok_s", "tok/s", "higher",
+    "token ids emitted by all requests a second of the whole run, prefill and waiting included",
+    "completion tokens of all requests / makespan_s", timed=True,
+)  # fmt: skip
+define(
+    "request_s", "req/s", "higher", "requests completed a second of wall time",
+    "completed requests / makespan_s", timed=True,
+)  # fmt: skip
+define(
+    "goodput_req_s", "req/s", "higher", "requests a second that met all declared limits (ttft, tpot, e2e) at once",
+    "requests within every limit / makespan_s", timed=True,
+)  # fmt: skip
+
+# Latency
+define(
+    "ttft_s", "s", "lower", "time to first token: from submit to the first non-empty token",
+    "first token time - submit time", timed=True,
+)  # fmt: skip
+define(
+    "tpot_s", "s", "lower", "time per output token of a request after its first; every request weighs the same",
+    "(e2e_s - ttft_s) / (completion tokens - 1)", timed=True,
+)  # fmt: skip
+define(
+    "itl_s", "s", "lower", "inter-token latency: every gap between consecutive tokens, pooled over requests",
+    "token time[i] - token time[i-1]", timed=True,
+)  # fmt: skip
+define(
+    "e2e_s", "s", "lower", "end to end: from submit to a request's last token",
+    "last token time - submit time", timed=True,
+)  # fmt: skip
+define(
+    "makespan_s", "s", "lower", "wall time of a fixed batch, from the first submit to the last token of all",
+    "max(last token time) - min(submit time)", timed=True,
+)  # fmt: skip
+define(
+    "load_s", "s", "lower", "from opening the model's file to the engine being ready for a request",
+    "ready time - open time", timed=True,
+)  # fmt: skip
+
+# A step and what it costs
+define(
+    "step_ms", "ms", "lower", "wall time of one step of the engine",
+    "1000 * seconds of the window / steps in it", timed=True,
+)  # fmt: skip
+define(
+    "gpu_ms_step", "ms", "lower", "GPU time of one step, by timestamp queries (wall time on a CPU driver)",
+    "1000 * (last timestamp - first timestamp) / steps in the submit", timed=True,
+)  # fmt: skip
+define(
+    "host_ms_step", "ms", "lower", "CPU time of the engine's thread a step, detokenising included",
+    "1000 * thread CPU seconds / steps", timed=True,
+)  # fmt: skip
+define(
+    "kernel_us", "us", "lower", "GPU time of one dispatch of a kernel",
+    "1e6 * (timestamp after - timestamp before), median of repeats", timed=True,
+)  # fmt: skip
+define("tokens_per_step", "tok", "higher", "token ids emitted by a stream a step", "emitted tokens / (streams * steps)")
+define("dispatches", "1", "lower", "dispatches recorded for one step", "length of the program's dispatch list")
+define("submits", "1", "lower", "queue submissions made for the measured work", "count of vkQueueSubmit")
+
+# Distance from the physical limit
+define(
+    "achieved_gb_s", "GB/s", "higher", "bytes a step must at least read, over its time (10^9 bytes)",
+    "(weight bytes + KV bytes read) / step seconds / 1e9", timed=True,
+)  # fmt: skip
+define(
+    "read_gb_s", "GB/s", "higher", "the device's ceiling: bandwidth of a checked stream of reads larger than its caches",
+    "bytes streamed / seconds / 1e9, median of repeats", timed=True,
+)  # fmt: skip
+define(
+    "share_of_read_bandwidth", "1", "higher", "achieved bandwidth as a share of the device's measured ceiling",
+    "achieved_gb_s / read_gb_s", timed=True,
+)  # fmt: skip
+define(
+    "achieved_gflop_s", "GFLOP/s", "higher", "floating-point operations the work needs, over its time",
+    "FLOPs of the program / seconds / 1e9", timed=True,
+)  # fmt: skip
+define(
+    "device_bytes", "bytes", "lower", "device memory held by weights, KV cache and working buffers", "sum of buffers"
+)
+
+# Speculation
+define("acceptance", "1", "higher", "share of drafted tokens the model accepted", "accepted drafts / drafted tokens")
+define(
+    "accepted_per_step", "tok", "higher", "drafted tokens accepted a verification step, the model's own token not counted",
+    "accepted drafts / verification steps",
+)  # fmt: skip
+
+# Energy
+define("power_w", "W", "lower", "mean power of the device during the measured window", "mean of telemetry samples")
+define("j_per_token", "J/tok", "lower", "energy of the device a token emitted", "power_w * seconds / emitted tokens")
+
+# Quality and correctness
+define(
+    "logprob_gap", "nat", "lower", "largest difference of log-probability to the reference over the compared tokens",
+    "max |log p - log p_reference|", signed=True,
+)  # fmt: skip
+define(
+    "nmse", "1", "lower", "normalised mean squared error to the reference",
+    "sum (x - x_reference)^2 / sum x_reference^2", signed=True,
+)  # fmt: skip
+define("perplexity", "1", "lower", "exponential of the mean negative log-probability of a text", "exp(-mean log p)")
+define(
+    "ids_equal", "1", "higher", "share of greedy token ids equal to the reference's, up to the first that parts",
+    "equal leading ids / compared ids", signed=True,
+)  # fmt: skip
+define("prompt_tokens", "tok", "none", "tokens of a prompt, special tokens included", "length of the prompt's ids")
+define("completion_tokens", "tok", "none", "token ids emitted for a request", "length of the completion's ids")

@@ -1,0 +1,244 @@
+"""Statistics of paired repetitions: ratios by block, intervals, drift, outliers, warm-up and the order of blocks."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from labkit.errors import ParameterError
+
+RESAMPLES = 10_000
+SEED = 20_261_201
+LEVEL = 0.95
+
+Method = Literal["none", "t", "bootstrap", "sessions", "hull"]
+Floats = NDArray[np.float64]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval at `level`; `low` and `high` are None where `n` samples cannot give one."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+    n: int
+    method: Method
+    level: float = LEVEL
+
+    def __post_init__(self) -> None:
+        if (self.low is None) != (self.high is None):
+            raise ParameterError("an interval has both ends or none")
+
+    def exp(self) -> "Interval":
+        """The interval of a logarithm taken back to the ratio."""
+        ends = (None, None) if self.low is None or self.high is None else (math.exp(self.low), math.exp(self.high))
+        return Interval(math.exp(self.estimate), *ends, self.n, self.method, self.level)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Repetitions of two cells paired by block: `ratios[i]` = a/b in `blocks[i]`, blocks ascending."""
+
+    blocks: tuple[int, ...]
+    ratios: tuple[float, ...]
+
+    @property
+    def logs(self) -> Floats:
+        """Natural logarithms of the ratios."""
+        return np.log(np.asarray(self.ratios, dtype=np.float64))
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through values in their order: its slope a step and the two-sided p of no slope."""
+
+    slope: float
+    p: float
+
+
+def paired_ratios(a: Mapping[int, float], b: Mapping[int, float]) -> Pairs:
+    """Ratios a/b of the blocks that both have; what has no partner is left out.
+
+    ParameterError when a value is not positive and finite: it has no ratio."""
+    blocks = sorted(a.keys() & b.keys())
+    for block in blocks:
+        for value in (a[block], b[block]):
+            if not (math.isfinite(value) and value > 0):
+                raise ParameterError(f"a ratio needs positive samples; block {block} has {value!r}")
+    return Pairs(tuple(blocks), tuple(a[block] / b[block] for block in blocks))
+
+
+def t_quantile(freedom: int, level: float = LEVEL) -> float:
+    """The two-sided quantile of Student's t: `freedom` degrees, 12.706 for 1 at 95 %."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, 0.5 + level / 2))
+
+
+def t_interval(values: ArrayLike, level: float = LEVEL) -> Interval:
+    """Mean with its t interval. One value has an estimate and no interval; none is a ParameterError."""
+    data = _checked(values)
+    mean = float(data.mean())
+    if len(data) < 2:
+        return Interval(mean, None, None, len(data), "none", level)
+    half = t_quantile(len(data) - 1, level) * float(data.std(ddof=1)) / math.sqrt(len(data))
+    return Interval(mean, mean - half, mean + half, len(data), "t", level)
+
+
+@lru_cache(maxsize=64)
+def _median_ranks(n: int, resamples: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The two middle ranks of each resample of n sorted values: what its median is made of, whatever the values."""
+    drawn = np.random.default_rng(seed).integers(0, n, size=(resamples, n))
+    drawn.partition((((n - 1) // 2), n // 2), axis=1)
+    return drawn[:, (n - 1) // 2].copy(), drawn[:, n // 2].copy()
+
+
+def bootstrap_median(
+    values: ArrayLike, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = SEED
+) -> tuple[Floats, Floats]:
+    """Percentile bootstrap interval of the median: (low, high) over the last axis of `values` (..., n).
+
+    The same seed gives the same interval, in whatever order the values stand."""
+    data = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
+    lower, upper = _median_ranks(data.shape[-1], resamples, seed)
+    medians = (data[..., lower] + data[..., upper]) / 2
+    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2], axis=-1)
+    return low, high
+
+
+def interval(values: ArrayLike, level: float = LEVEL, seed: int = SEED) -> Interval:
+    """The mean of `values` with the wider of its t interval and the bootstrap of the median.
+
+    Hand it log-ratios and take `.exp()` for the geometric mean of ratios. The interval always holds its estimate:
+    where the bootstrap is the wider and would miss the mean, it is stretched to it. The t interval alone is too
+    narrow for samples with spikes, the bootstrap alone for few samples (it covers 77 % of 95 at n = 3)."""
+    data = _checked(values)
+    by_t = t_interval(data, level)
+    if by_t.low is None or by_t.high is None:
+        return by_t
+    low, high = (float(end) for end in bootstrap_median(data, level, seed=seed))
+    if high - low <= by_t.high - by_t.low:
+        return by_t
+    return Interval(by_t.estimate, min(low, by_t.estimate), max(high, by_t.estimate), by_t.n, "bootstrap", level)
+
+
+def session_interval(means: ArrayLike, level: float = LEVEL) -> Interval:
+    """Mean of session means with its t interval: the spread between sessions is in it, as it is not in one session's."""
+    found = t_interval(means, level)
+    return Interval(found.estimate, found.low, found.high, found.n, "sessions", level)
+
+
+def positive(values: ArrayLike) -> bool:
+    """Whether logarithms of all values exist."""
+    return bool(np.all(np.asarray(values, dtype=np.float64) > 0))
+
+
+def trend(values: ArrayLike, order: ArrayLike | None = None) -> Trend | None:
+    """Least-squares line of `values` over their order, with the t test of its slope; None for fewer than four values.
+
+    Used on the log-ratios of pairs: a ratio that moves through the session means the pairing did not hold."""
+    from scipy.special import stdtr
+
+    y = _checked(values)
+    x = np.arange(len(y), dtype=np.float64) if order is None else np.asarray(order, dtype=np.float64)
+    if len(y) < 4 or np.ptp(x) == 0:
+        return None
+    dx, dy = x - x.mean(), y - y.mean()
+    slope = float(dx @ dy / (dx @ dx))
+    rest = dy - slope * dx
+    error = math.sqrt(float(rest @ rest) / (len(y) - 2) / float(dx @ dx))
+    if error == 0:
+        return Trend(slope, 1.0 if slope == 0 else 0.0)
+    return Trend(slope, float(2 * stdtr(len(y) - 2, -abs(slope / error))))
+
+
+def modified_z(values: ArrayLike) -> Floats:
+    """Modified z-scores (Iglewicz and Hoaglin 1993): 0.6745 (x - median) / MAD; by the mean deviation where MAD is 0."""
+    data = _checked(values)
+    away = data - np.median(data)
+    scale = float(np.median(np.abs(away))) / 0.6745
+    if scale == 0:
+        scale = float(np.abs(away).mean()) * 1.253314
+    return away / scale if scale else np.zeros_like(away)
+
+
+def count_outliers(values: ArrayLike, limit: float = 3.5) -> int:
+    """How many values lie beyond `limit` modified z-scores. They are counted and shown, never deleted."""
+    return int(np.count_nonzero(np.abs(modified_z(values)) > limit))
+
+
+def warmup_length(values: ArrayLike, window: int = 3, tolerance: float = 0.01) -> int:
+    """How many leading values are warm-up: the first from which the running median stays where it ends.
+
+    The place it ends is the median of the second half; staying means within `tolerance` of it or three times the
+    noise of that half (from its MAD), whichever is more. 0 for fewer than two windows of values. The dropped values
+    are kept in the record; only the number is used."""
+    data = _checked(values)
+    if len(data) < 2 * window:
+        return 0
+    settled = data[len(data) // 2 :]
+    middle = float(np.median(settled))
+    noise = float(np.median(np.abs(settled - middle))) / 0.6745
+    band = max(tolerance * abs(middle), 3 * noise)
+    running = np.median(np.lib.stride_tricks.sliding_window_view(data, window), axis=-1)
+    restless = np.flatnonzero(np.abs(running[: len(data) // 2] - middle) > band)
+    if not len(restless):
+        # a median of three hides one slow start, the commonest warm-up of all
+        return int(abs(data[0] - middle) > 2 * band)
+    return int(restless[-1]) + window - 1
+
+
+def two_groups(values: ArrayLike) -> bool:
+    """Whether repetitions fall into two groups: the best split in two (each at least a fifth of the values) leaves
+    less of the variance within the groups than it does in 1 of 200 normal samples of that size.
+
+    Two clocks, two memory placements or another program taking turns look like this. False below eight values."""
+    data = np.sort(_checked(values))
+    n = len(data)
+    if n < 8 or np.ptp(data) == 0:
+        return False
+    least = max(2, -(-n // 5))
+    total = float(((data - data.mean()) ** 2).sum())
+    within = min(
+        float(((data[:cut] - data[:cut].mean()) ** 2).sum() + ((data[cut:] - data[cut:].mean()) ** 2).sum())
+        for cut in range(least, n - least + 1)
+    )
+    return within / total < _two_groups_limit(n)
+
+
+@lru_cache(maxsize=64)
+def _two_groups_limit(n: int, samples: int = 4000) -> float:
+    """The 0.5 % quantile of the share of variance left by the best split of n normal values (simulated, fixed seed)."""
+    data = np.sort(np.random.default_rng(SEED).standard_normal((samples, n)), axis=1)
+    least = max(2, -(-n // 5))
+    total = data.var(axis=1) * n
+    left = np.stack(
+        [data[:, :cut].var(axis=1) * cut + data[:, cut:].var(axis=1) * (n - cut) for cut in range(least, n - least + 1)]
+    )
+    return float(np.quantile(left.min(axis=0) / total, 0.005))
+
+
+def block_order(cells: Sequence[T], blocks: int, seed: int = 0) -> list[list[T]]:
+    """The order to measure in: `blocks` complete blocks, each with every cell once.
+
+    Two cells go A B B A, so a straight drift falls on both alike; more are shuffled within each block by `seed`,
+    which is part of the plan. ParameterError for no cells or no blocks."""
+    if not cells or blocks < 1:
+        raise ParameterError(f"an order needs cells and blocks, not {len(cells)} cells in {blocks} blocks")
+    if len(cells) <= 2:
+        return [list(cells) if block % 2 == 0 else list(reversed(cells)) for block in range(blocks)]
+    chance = np.random.default_rng(seed)
+    return [[cells[index] for index in chance.permutation(len(cells))] for _ in range(blocks)]
+
+
+def _checked(values: ArrayLike) -> Floats:
+    data = np.asarray(values, dtype=np.float64)
+    if data.ndim != 1 or not len(data) or not np.isfinite(data).all():
+        raise ParameterError(f"statistics need at least one finite value in a row, not {values!r}")
+    return data
