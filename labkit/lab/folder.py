@@ -104,7 +104,8 @@ class RunFolder:
         return update_record(self.path, lambda _: fields)
 
     def finalise(self, state: State, reason: str, **fields: Any) -> Path:
-        """Closes the record with its final state and the hashes of its files, then renames the folder; the final path.
+        """Closes the record with its final state and the hashes of its files, then renames the folder to the final
+        path, which is returned.
 
         `measurements.csv` loses a torn last line, should the kernel have died while writing it."""
         with exclusive(self.path):  # whatever the kernel was writing is finished or gone
@@ -115,7 +116,8 @@ class RunFolder:
                     aside.unlink()
         self.update(state=state, reason=reason, ended=utc_now(), artefacts=hash_artefacts(self.path), **fields)
         for name in LIVE_FILES:
-            (self.path / name).unlink(missing_ok=True)
+            if name != PROGRESS or state == "completed":  # how far it came is worth knowing of a run that ended early
+                (self.path / name).unlink(missing_ok=True)
         final = runs_folder(self.root) / self.run_id
         self.path.rename(final)
         self.path = final

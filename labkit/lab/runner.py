@@ -47,6 +47,9 @@ def main() -> int:
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return error.exit_code
+    except OSError as error:  # no room, no permission: there is nowhere to keep a record
+        print(f"lab: cannot write the run: {error}", file=sys.stderr)
+        return LabError.exit_code
 
 
 def perform(assignment: Assignment) -> str:
