@@ -1,5 +1,6 @@
 """The package as people install it: the lock, the conda environment, and a wheel that holds its shaders."""
 
+import ast
 import importlib.metadata
 import re
 import shutil
@@ -78,6 +79,21 @@ def test_the_packages_the_lab_is_built_on_are_declared():
 
 
 @pytest.mark.quick
+def test_every_package_the_code_imports_is_declared():
+    owners = importlib.metadata.packages_distributions()
+    undeclared: dict[str, str] = {}
+    for path in sorted((REPOSITORY / "labkit").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            for top in {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"labkit"}:
+                if not {canonicalize_name(owner) for owner in owners.get(top, [top])} & set(declared()):
+                    undeclared[top] = str(path.relative_to(REPOSITORY))
+    assert undeclared == {}
+
+
+@pytest.mark.quick
 def test_the_conda_environment_is_in_step_with_pyproject():
     assert CONDA["name"] == "labkit"
     assert CONDA["channels"] == ["conda-forge"]
@@ -115,6 +131,8 @@ def test_a_wheel_holds_every_shader_and_works_without_the_repository(tmp_path: P
         assert f"labkit/_shaders/spv/{name}" in names
         assert f"labkit/_shaders/{entry['source']}" in names
     assert "labkit/_shaders/spv/manifest.json" in names
+    ours = [path for path in (source / "labkit").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert [str(path.relative_to(source)) for path in ours if str(path.relative_to(source)) not in names] == []
     assert not [name for name in names if not name.startswith("labkit")]
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)
