@@ -67,6 +67,7 @@ class ProgressDisplay:
         self.stream = stream or sys.stderr
         self.pace = Pace()
         self.handle: Any = None
+        self.cell = -1  # the notebook's cell the line is in
         self.shown = 0.0
 
     def show(self, done: float, total: float, text: str) -> None:
@@ -83,12 +84,14 @@ class ProgressDisplay:
             self.stream.flush()
 
     def _draw(self, done: float, total: float, line: str) -> None:
+        from IPython.core.getipython import get_ipython
         from IPython.display import HTML, display
 
         bar = f"<progress value='{done:g}' max='{total:g}'></progress> " if total else ""
         page = HTML(f"{bar}<span>{html.escape(line)}</span>")
-        if self.handle is None:
-            self.handle = display(page, display_id=True)
+        cell = getattr(get_ipython(), "execution_count", 0)
+        if cell != self.cell:  # a later cell shows its progress under itself
+            self.handle, self.cell = display(page, display_id=True), cell
         else:
             self.handle.update(page)
 

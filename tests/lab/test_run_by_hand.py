@@ -130,7 +130,7 @@ def test_measurements_come_back_as_they_went_in(lab: Lab) -> None:
 
 def test_what_is_not_a_measurement_is_refused(lab: Lab) -> None:
     run = lab.run("by-hand")
-    with pytest.raises(ParameterError, match="'decode_tok' is not a registered metric; did you mean decode_tok_s"):
+    with pytest.raises(ParameterError, match=r"decode_tok\b.*did you mean decode_tok_s"):
         run.measure(cell={}, block=0, decode_tok=1.0)
     with pytest.raises(ParameterError, match="decode_tok_s is inf"):
         run.measure(cell={}, block=0, decode_tok_s=float("inf"))
@@ -255,3 +255,20 @@ def test_a_damaged_record_is_reported_with_its_place(lab: Lab) -> None:
     assert "run.json is not a run record: state" in runs.damaged[0]
     with pytest.raises(RunError, match=r"run.json is not a run record: state"):
         lab.find_run(run.id)
+
+
+def test_in_jupyter_each_cell_shows_its_own_progress_in_place(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.v4.new_notebook()
+    steps = "for step in range(3):\n    run.progress(step + 1, 3, 'width <8>')\n    time.sleep(0.11)"
+    for source in (f"import time\nfrom labkit.lab.lab import Lab\nrun = Lab().run('by-hand')\n{steps}", steps):
+        notebook.cells.append(nbformat.v4.new_code_cell(source))
+    monkeypatch.setenv("LABKIT_LAB", str(lab.root))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
+    NotebookClient(notebook, kernel_name="python3", timeout=60).execute()
+    for cell in notebook.cells:
+        (output,) = cell.outputs
+        assert "<progress value='3' max='3'></progress>" in output.data["text/html"]
+        assert "3/3 width &lt;8&gt;" in output.data["text/html"]

@@ -8,7 +8,7 @@ import pytest
 from labkit.lab import progress as progress_module
 from labkit.lab import reporter as reporter_module
 from labkit.lab.folder import read_json
-from labkit.lab.progress import Pace, duration, progress_text, write_progress
+from labkit.lab.progress import Pace, ProgressDisplay, duration, progress_text, write_progress
 from labkit.lab.redact import Redactor
 from labkit.lab.reporter import Reporter, RunLog, bar
 
@@ -112,3 +112,15 @@ def test_the_log_holds_whole_lines_the_last_state_of_a_bar_and_no_secret_across_
         *("cell 1: one", "cell 1: two", "cell 1: 100%", "cell 1: <secret>"),
         *("cell 2: other", "cell 1: no end"),
     ]
+
+
+def test_by_hand_without_a_terminal_progress_is_plain_lines_and_its_end_is_never_left_out(clock: Clock) -> None:
+    stream = io.StringIO()
+    display = ProgressDisplay(stream=stream)
+    for step in range(1, 101):
+        clock.now += 0.01
+        display.show(step, 100, "width 8")
+    display.close()
+    lines = stream.getvalue().splitlines()
+    assert 9 <= len(lines) <= 12
+    assert lines[-1] == "100/100 width 8"
