@@ -8,24 +8,17 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.errors import ParameterError
+from labkit.lab.png import write_png
+from labkit.lab.template import DASHES, NEUTRAL, PALETTE, SYMBOLS, register
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-TEMPLATE = "lab"
-# Okabe-Ito, in the order used; its yellow is last and its black is left out: they vanish on white and on black pages.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
-SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
-NEUTRAL = "#767c86"  # legible on a white page (4.2:1) and on a dark one (4.4:1)
-GRID = "rgba(128,134,144,0.25)"
-FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-BROWSER_TIMEOUT_S = 60
+__all__ = ["Ceiling", "Interval", "bars", "claim", "describe", "interval", "pairs", "register", "scaling", "write_png"]
+
 TITLE_WIDTH = 72  # characters; plotly does not break lines itself
 
 Table = Any  # a pandas frame, or a mapping of column name → sequence
@@ -45,59 +38,6 @@ class Ceiling(NamedTuple):
 
     label: str
     value: float | Mapping[float, float]
-
-
-def register() -> str:
-    """Registers the lab's template with plotly, makes it the default, and returns its name."""
-    import plotly.graph_objects as go
-    import plotly.io as pio
-
-    if TEMPLATE not in pio.templates:
-        axis = {
-            "gridcolor": GRID,
-            "linecolor": NEUTRAL,
-            "zerolinecolor": NEUTRAL,
-            "zerolinewidth": 1,
-            "ticks": "outside",
-            "tickcolor": NEUTRAL,
-            "ticklen": 4,
-            "automargin": True,
-            "title": {"standoff": 10},
-        }
-        pio.templates[TEMPLATE] = go.layout.Template(
-            layout={
-                "colorway": PALETTE,
-                "font": {"family": FONT, "size": 14, "color": NEUTRAL},
-                "paper_bgcolor": "rgba(0,0,0,0)",
-                "plot_bgcolor": "rgba(0,0,0,0)",
-                "title": {
-                    "x": 0,
-                    "xref": "container",
-                    "xanchor": "left",
-                    "y": 0.96,
-                    "yanchor": "top",
-                    "pad": {"l": 16},
-                    "font": {"size": 18},
-                    "subtitle": {"font": {"size": 13}},
-                },
-                "xaxis": axis | {"showgrid": False, "showline": True, "zeroline": False},
-                "yaxis": axis | {"rangemode": "tozero", "showline": False, "ticks": ""},
-                "legend": {
-                    "orientation": "h",
-                    "x": 0,
-                    "xanchor": "left",
-                    "y": -0.2,
-                    "yanchor": "top",
-                    "title": {"text": ""},
-                },
-                "margin": {"l": 64, "r": 24, "t": 88, "b": 64},
-                "hovermode": "closest",
-                "hoverlabel": {"font": {"family": FONT, "size": 13}},
-                "bargap": 0.4,
-            }
-        )
-    pio.templates.default = TEMPLATE
-    return TEMPLATE
 
 
 def describe(
@@ -354,47 +294,3 @@ def label(name: str) -> str:
         if name.endswith(suffix) and len(name) > len(suffix):
             return f"{name.removesuffix(suffix).replace('_', ' ')} ({unit})"
     return name.replace("_", " ")
-
-
-@cache
-def find_browser() -> str | None:
-    """The path of a Chrome or Chromium that kaleido can draw with, or None. Looked for once a process."""
-    try:
-        from choreographer.browsers.chromium import Chromium
-    except ImportError:
-        return None
-    try:
-        found: str | None = Chromium.find_browser(skip_local=False)
-    except (RuntimeError, ValueError, OSError):
-        return None
-    return found
-
-
-def write_png(figure_path: Path, png_path: Path, width: int = 960, height: int = 540, scale: float = 2) -> bool:
-    """Draws a stored figure (plotly JSON) as a PNG on white; False, with nothing written, when there is no Chrome that
-    can draw it.
-
-    Sizes are in pixels before `scale`. ParameterError when the file holds no plotly figure. Needs no network."""
-    try:
-        figure = json.loads(figure_path.read_text(encoding="utf-8"))
-        layout = figure.setdefault("layout", {})
-        figure["data"] = list(figure["data"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ParameterError(f"{figure_path} holds no plotly figure ({type(error).__name__}: {error})") from None
-    if find_browser() is None:
-        return False
-    import kaleido
-
-    layout["paper_bgcolor"] = layout["plot_bgcolor"] = "white"
-    layout["font"] = {"color": "#22262b"} | layout.get("font", {})
-    options = {"width": width, "height": height, "scale": scale}
-    png_path.parent.mkdir(parents=True, exist_ok=True)
-    aside = png_path.with_name(f".{png_path.stem}.part.png")
-    try:
-        kaleido.write_fig_sync(figure, path=aside, opts=options, kopts={"mathjax": False, "timeout": BROWSER_TIMEOUT_S})
-        aside.replace(png_path)
-    except (RuntimeError, OSError):  # Chrome does not start, dies, answers too late, or cannot draw this figure
-        return False
-    finally:
-        aside.unlink(missing_ok=True)
-    return True

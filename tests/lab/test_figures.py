@@ -11,7 +11,7 @@ import plotly.io as pio
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab import figures
+from labkit.lab import figures, png, template
 
 WIDE = {"width": [1, 1, 2, 2, 8, 8], "tok_s": [10.0, 11.0, 19.0, 21.0, 60.0, 66.0]}
 TIDY = {
@@ -36,12 +36,12 @@ def contrast(one: str, other: str) -> float:
 def test_the_palette_is_okabe_and_itos_and_the_template_is_the_default() -> None:
     assert figures.register() == "lab" == pio.templates.default
     published = {"#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
-    assert set(figures.PALETTE) == published == set(pio.templates["lab"].layout.colorway)
+    assert set(template.PALETTE) == published == set(pio.templates["lab"].layout.colorway)
 
 
 def test_text_is_legible_on_a_white_and_on_a_dark_notebook() -> None:
-    assert contrast(figures.NEUTRAL, "#ffffff") > 4
-    assert contrast(figures.NEUTRAL, "#111111") > 4
+    assert contrast(template.NEUTRAL, "#ffffff") > 4
+    assert contrast(template.NEUTRAL, "#111111") > 4
 
 
 def test_an_interval_is_students_t_on_the_logarithms() -> None:
@@ -150,7 +150,7 @@ def test_units_in_a_columns_name_become_the_axis_title() -> None:
 
 def test_without_chrome_no_png_is_written_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "figure.json").write_text(figures.scaling(WIDE, "width", "tok_s", title="t").to_json())
-    monkeypatch.setattr(figures, "find_browser", lambda: None)
+    monkeypatch.setattr(png, "find_browser", lambda: None)
     assert figures.write_png(tmp_path / "figure.json", tmp_path / "figure.png") is False
     assert [path.name for path in tmp_path.iterdir()] == ["figure.json"]
 
@@ -164,7 +164,7 @@ def test_a_png_of_what_is_no_figure_is_refused(tmp_path: Path, text: str) -> Non
 
 @pytest.mark.browser
 def test_a_png_is_drawn_at_the_size_asked_for_on_white(tmp_path: Path) -> None:
-    if figures.find_browser() is None:
+    if png.find_browser() is None:
         pytest.fail("this test needs Chromium: apt-get install chromium")
     (tmp_path / "figure.json").write_text(figures.scaling(WIDE, "width", "tok_s", title="t").to_json())
     target = tmp_path / "new" / "figure.png"

@@ -101,22 +101,24 @@ def publish_run(lab_root: Path, run_folder: Path, out: Path | None = None) -> Pa
     target = Path(out or root / SITE).absolute()
     check_target(target, root)
     with site_lock(target):
-        source = read_lab(root, Scrubber())
-        run = next((run for run in source.runs if run.folder.resolve() == folder), None) or read_run(folder, Scrubber())
+        run = read_run(folder, Scrubber())
+        source = read_lab(root, Scrubber(), whole=False)
         with staged(target, keep=True) as aside:
-            missing = [other for other in source.runs if not (aside / "runs" / other.id / "index.html").is_file()]
-            for each in {view.id: view for view in (*missing, run)}.values():
-                write_run(aside, each, source)
+            for other in source.runs:
+                if other.id != run.id and not (aside / "runs" / other.id / "index.html").is_file():
+                    write_run(aside, read_run(other.folder, Scrubber()), source)
+            write_run(aside, run, source)
             write_shared(aside, source)
     return target / "runs" / run.id / "index.html"
 
 
-def read_lab(root: Path, scrubber: Scrubber) -> Source:
-    """Reads all that is published, redacted. A run folder that cannot be read becomes a problem, not an error."""
+def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
+    """Reads all that is published, redacted; not `whole`, of each run what the index shows. A run folder that cannot be
+    read becomes a problem, not an error."""
     runs, problems = [], []
     for folder in run_folders(root):
         try:
-            runs.append(read_run(folder, scrubber))
+            runs.append(read_run(folder, scrubber, whole))
         except RunError as error:
             problems.append(f"{folder.name.removeprefix(PARTIAL)}: {str(error).replace(f'{folder}/', '')}")
     ledgers = []

@@ -76,8 +76,10 @@ def run_folders(root: Path) -> list[Path]:
     return [found[name] for name in sorted(found, reverse=True)]
 
 
-def read_run(folder: Path, scrubber: Scrubber) -> RunView:
-    """Reads a run folder. RunError only when its `run.json` cannot be read; any other damage is listed in `faults`."""
+def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
+    """Reads a run folder; not `whole`, only what the index shows, its other files by name alone.
+
+    RunError only when its `run.json` cannot be read; any other damage is listed in `faults`."""
     record = read_record(folder)
     record = RunRecord.model_validate(scrubber.read(f"{record.id}/run.json", record.model_dump(by_alias=True)))
     view = RunView(record.id, folder, record, {}, {}, dict(record.verdict or {}), [])
@@ -86,6 +88,9 @@ def read_run(folder: Path, scrubber: Scrubber) -> RunView:
     for name in PUBLISHED:
         path = folder / name
         if not path.is_file():
+            continue
+        if not whole and name != "plan.json":
+            view.files[name] = b""
             continue
         try:
             content = path.read_bytes()
@@ -100,6 +105,8 @@ def read_run(folder: Path, scrubber: Scrubber) -> RunView:
     view.masked = frozenset(masked)
     view.plan = mapping(documents.get("plan.json"))
     view.conclusion = mapping(documents.get("conclusion.json"))
+    if not whole:
+        return view
     view.figure, view.notebook = documents.get("figure.json"), documents.get("notebook.ipynb")
     try:
         view.rows = read_rows(folder / "measurements.csv")

@@ -1,0 +1,53 @@
+"""A stored figure as a PNG, where a Chrome is found to draw it."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+from labkit.errors import ParameterError
+
+BROWSER_TIMEOUT_S = 60
+
+
+@cache
+def find_browser() -> str | None:
+    """The path of a Chrome or Chromium that kaleido can draw with, or None. Looked for once a process."""
+    try:
+        from choreographer.browsers.chromium import Chromium
+    except ImportError:
+        return None
+    try:
+        found: str | None = Chromium.find_browser(skip_local=False)
+    except (RuntimeError, ValueError, OSError):
+        return None
+    return found
+
+
+def write_png(figure_path: Path, png_path: Path, width: int = 960, height: int = 540, scale: float = 2) -> bool:
+    """Draws a stored figure (plotly JSON) as a PNG on white; False, with nothing written, when there is no Chrome that
+    can draw it.
+
+    Sizes are in pixels before `scale`. ParameterError when the file holds no plotly figure. Needs no network."""
+    try:
+        figure = json.loads(figure_path.read_text(encoding="utf-8"))
+        layout = figure.setdefault("layout", {})
+        figure["data"] = list(figure["data"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ParameterError(f"{figure_path} holds no plotly figure ({type(error).__name__}: {error})") from None
+    if find_browser() is None:
+        return False
+    import kaleido
+
+    layout["paper_bgcolor"] = layout["plot_bgcolor"] = "white"
+    layout["font"] = {"color": "#22262b"} | layout.get("font", {})
+    options = {"width": width, "height": height, "scale": scale}
+    png_path.parent.mkdir(parents=True, exist_ok=True)
+    aside = png_path.with_name(f".{png_path.stem}.part.png")
+    try:
+        kaleido.write_fig_sync(figure, path=aside, opts=options, kopts={"mathjax": False, "timeout": BROWSER_TIMEOUT_S})
+        aside.replace(png_path)
+    except (RuntimeError, OSError):  # Chrome does not start, dies, answers too late, or cannot draw this figure
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
