@@ -8,17 +8,21 @@
 // partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2]. y: float32 [R][y_stride].
 // Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
 // Grid: x = packs of q heads, y = page of the slot (split), z = row.
-// Scores: an invocation owns POSITIONS positions at a time. Output: DLANES invocations own the dimensions, 4 at a time,
-// and LOCAL / DLANES parts of the positions are added in order. SHARE: invocations load different elements of q and p
-// and hand them round in groups of CHUNK (for drivers on the CPU, where a load uniform in a loop costs as much as 8).
+// Scores: an invocation owns a position at a time. Output: DLANES invocations own the dimensions, 4 at a time, and
+// LOCAL / DLANES parts of the positions are added in order. SHARE, for drivers on the CPU, where a load uniform in a loop
+// costs as much as 8: a workgroup is one subgroup of 8, whose invocations own dimensions throughout and hand sums round.
+// WIDE: two words of the cache a load, where each invocation's load has its own price.
 //
 // variant f16: -DKV_F16
 // variant f32: -DKV_F32
+// variant f16_wide: -DKV_F16 -DWIDE
+// variant f32_wide: -DKV_F32 -DWIDE
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_ballot : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "buffers.glsl"
 #include "rows.glsl"
 #include "kv_cache.glsl"
@@ -28,13 +32,11 @@ layout(constant_id = 1) const uint KV_HEADS = 1;
 layout(constant_id = 2) const uint GROUP = 1;      // q heads a KV head serves
 layout(constant_id = 3) const uint QPACK = 1;      // q heads a workgroup serves; packs do not cross KV heads
 layout(constant_id = 4) const uint PAGE = 128;
-layout(constant_id = 5) const uint POSITIONS = 1;  // LOCAL * POSITIONS divides PAGE
-layout(constant_id = 6) const uint DLANES = 8;     // a power of two, at most LOCAL
-layout(constant_id = 7) const bool SHARE = false;
-layout(constant_id = 8) const uint CHUNK = 4;      // 8 where HEAD_DIM is a multiple of 8, else 4
-layout(constant_id = 9) const bool DIRECT = false;
-layout(constant_id = 10) const uint LOCAL = 8;     // a power of two
-layout(local_size_x_id = 10, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 5) const uint DLANES = 8;     // a power of two, at most LOCAL; 8 with SHARE
+layout(constant_id = 6) const bool SHARE = false;
+layout(constant_id = 7) const bool DIRECT = false;
+layout(constant_id = 8) const uint LOCAL = 8;      // a power of two; 8 with SHARE
+layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Floats4 qkv;
@@ -55,8 +57,28 @@ layout(push_constant, std430) uniform Push {
 const uint QUADS = HEAD_DIM / 4, DPER = (QUADS + DLANES - 1) / DLANES, PARTS = LOCAL / DLANES;
 const float LOWEST = -3.4028235e38;
 shared float scores[QPACK * PAGE];
-shared float folds[QPACK * LOCAL];
+shared float folds[SHARE ? 1 : QPACK * LOCAL];
 shared vec4 parts[PARTS > 1 ? PARTS * QPACK * QUADS : 1];
+
+// Over the 8 invocations of a subgroup, in order.
+#define FOLD(f, x)                                                                                             \
+    f(f(f(subgroupBroadcast(x, 0), subgroupBroadcast(x, 1)), f(subgroupBroadcast(x, 2), subgroupBroadcast(x, 3))), \
+      f(f(subgroupBroadcast(x, 4), subgroupBroadcast(x, 5)), f(subgroupBroadcast(x, 6), subgroupBroadcast(x, 7))))
+float plus(float a, float b) { return a + b; }
+float highest_of_8(float x) { return FOLD(max, x); }
+float sum_of_8(float x) { return FOLD(plus, x); }
+
+// The sum over the 8 invocations i of own[l] of invocation i, where l is the invocation that gets it.
+float total_of_own(float own[8]) {
+    const uint lane = gl_LocalInvocationIndex;
+    [[unroll]] for (uint step = 4; step > 0; step /= 2)
+        [[unroll]] for (uint i = 0; i < step; i++) {
+            const bool upper = (lane & step) != 0;
+            const float keep = upper ? own[i + step] : own[i], give = upper ? own[i] : own[i + step];
+            own[i] = keep + subgroupShuffleXor(give, step);
+        }
+    return own[0];
+}
 
 void main() {
     const uint lane = gl_LocalInvocationIndex, r = gl_WorkGroupID.z, split = gl_WorkGroupID.y;
@@ -78,90 +100,107 @@ void main() {
 
     float top[QPACK];
     for (uint g = 0; g < QPACK; g++) top[g] = LOWEST;
-    for (uint block = 0; block < seen; block += LOCAL * POSITIONS) {
-        float s[QPACK][POSITIONS];
-        uint from[POSITIONS];
-        for (uint j = 0; j < POSITIONS; j++) {
-            from[j] = base + min(block + j * LOCAL + lane, seen - 1) * QUADS;
-            for (uint g = 0; g < QPACK; g++) s[g][j] = 0.0;
-        }
-        for (uint c = 0; c < HEAD_DIM; c += CHUNK) {
-            float held[QPACK];
-            if (SHARE)
-                for (uint g = 0; g < QPACK; g++)
-                    held[g] = Floats(qkv).v[r * qkv_stride + head[g] * HEAD_DIM + c + (lane & (CHUNK - 1))];
-            [[unroll]] for (uint i = 0; i < CHUNK; i += 4) {
-                vec4 key[POSITIONS];
-                for (uint j = 0; j < POSITIONS; j++) key[j] = load4(cache_k, from[j] + (c + i) / 4);
-                for (uint g = 0; g < QPACK; g++) {
-                    const vec4 q = SHARE ? vec4(subgroupBroadcast(held[g], i), subgroupBroadcast(held[g], i + 1),
-                                                subgroupBroadcast(held[g], i + 2), subgroupBroadcast(held[g], i + 3))
-                                         : qkv.v[(r * qkv_stride + head[g] * HEAD_DIM + c + i) / 4];
-                    for (uint j = 0; j < POSITIONS; j++) {
-                        s[g][j] = fma(q.x, key[j].x, s[g][j]);
-                        s[g][j] = fma(q.y, key[j].y, s[g][j]);
-                        s[g][j] = fma(q.z, key[j].z, s[g][j]);
-                        s[g][j] = fma(q.w, key[j].w, s[g][j]);
+    const uint dlane = lane % DLANES, part = lane / DLANES;
+    if (SHARE) {
+        vec4 q[QPACK][DPER];
+        for (uint g = 0; g < QPACK; g++)
+            for (uint e = 0; e < DPER; e++) {
+                const uint quad = e * DLANES + dlane;
+                const vec4 loaded = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + min(quad, QUADS - 1)];
+                q[g][e] = quad < QUADS ? loaded : vec4(0.0);
+            }
+        for (uint block = 0; block < seen; block += 8) {
+            float s[QPACK][8];  // of position block + i: this invocation's dimensions
+            [[unroll]] for (uint i = 0; i < 8; i++) {
+                const uint from = base + min(block + i, seen - 1) * QUADS;
+                for (uint g = 0; g < QPACK; g++) s[g][i] = 0.0;
+                for (uint e = 0; e < DPER; e++) {
+                    const vec4 key = load4(cache_k, from + min(e * DLANES + dlane, QUADS - 1));
+                    for (uint g = 0; g < QPACK; g++) {
+                        s[g][i] = fma(q[g][e].x, key.x, s[g][i]);
+                        s[g][i] = fma(q[g][e].y, key.y, s[g][i]);
+                        s[g][i] = fma(q[g][e].z, key.z, s[g][i]);
+                        s[g][i] = fma(q[g][e].w, key.w, s[g][i]);
                     }
                 }
             }
-        }
-        for (uint j = 0; j < POSITIONS; j++) {
-            const uint t = block + j * LOCAL + lane;
             for (uint g = 0; g < QPACK; g++) {
-                const float scaled = s[g][j] * scale;
-                scores[g * PAGE + t] = scaled;
-                if (t < seen) top[g] = max(top[g], scaled);
+                const float scaled = total_of_own(s[g]) * scale;
+                scores[g * PAGE + block + lane] = scaled;
+                if (block + lane < seen) top[g] = max(top[g], scaled);
+            }
+        }
+    } else {
+        for (uint t = lane; t < seen; t += LOCAL) {
+            const uint from = base + t * QUADS;
+            float s[QPACK];
+            for (uint g = 0; g < QPACK; g++) s[g] = 0.0;
+            for (uint c = 0; c < QUADS; c++) {
+                const vec4 key = load4(cache_k, from + c);
+                for (uint g = 0; g < QPACK; g++) {
+                    const vec4 q = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + c];
+                    s[g] = fma(q.x, key.x, s[g]);
+                    s[g] = fma(q.y, key.y, s[g]);
+                    s[g] = fma(q.z, key.z, s[g]);
+                    s[g] = fma(q.w, key.w, s[g]);
+                }
+            }
+            for (uint g = 0; g < QPACK; g++) {
+                scores[g * PAGE + t] = s[g] * scale;
+                top[g] = max(top[g], s[g] * scale);
             }
         }
     }
 
-    for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = top[g];
-    for (uint step = LOCAL / 2; step > 0; step /= 2) {
-        barrier();
-        if (lane < step)
-            for (uint g = 0; g < QPACK; g++)
-                folds[g * LOCAL + lane] = max(folds[g * LOCAL + lane], folds[g * LOCAL + lane + step]);
-    }
-    barrier();
+    vec4 acc[QPACK][DPER];
     float sum[QPACK];
     for (uint g = 0; g < QPACK; g++) {
-        top[g] = folds[g * LOCAL];
         sum[g] = 0.0;
-    }
-    barrier();
-    for (uint t = lane; t < PAGE; t += LOCAL)
-        for (uint g = 0; g < QPACK; g++) {
-            const float p = t < seen ? exp(scores[g * PAGE + t] - top[g]) : 0.0;
-            scores[g * PAGE + t] = p;
-            sum[g] += p;
-        }
-    for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = sum[g];
-    for (uint step = LOCAL / 2; step > 0; step /= 2) {
-        barrier();
-        if (lane < step)
-            for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] += folds[g * LOCAL + lane + step];
-    }
-    barrier();
-
-    vec4 acc[QPACK][DPER];
-    for (uint g = 0; g < QPACK; g++)
         for (uint e = 0; e < DPER; e++) acc[g][e] = vec4(0.0);
-    const uint dlane = lane % DLANES, part = lane / DLANES;
-    if (SHARE) {  // PARTS is 1
-        for (uint block = 0; block < seen; block += CHUNK) {
-            float held[QPACK];
-            for (uint g = 0; g < QPACK; g++) held[g] = scores[g * PAGE + block + (lane & (CHUNK - 1))];
-            [[unroll]] for (uint i = 0; i < CHUNK; i++) {
+    }
+    if (SHARE) {  // an invocation meets its own scores only: no barrier
+        for (uint g = 0; g < QPACK; g++) top[g] = highest_of_8(top[g]);
+        for (uint block = 0; block < seen; block += 8) {
+            float p[QPACK];
+            for (uint g = 0; g < QPACK; g++) {
+                p[g] = block + lane < seen ? exp(scores[g * PAGE + block + lane] - top[g]) : 0.0;
+                sum[g] += p[g];
+            }
+            [[unroll]] for (uint i = 0; i < 8; i++) {
                 const uint from = base + min(block + i, seen - 1) * QUADS;
                 for (uint e = 0; e < DPER; e++) {
                     const vec4 value = load4(cache_v, from + min(e * DLANES + dlane, QUADS - 1));
                     for (uint g = 0; g < QPACK; g++)
-                        acc[g][e] = fma(vec4(subgroupBroadcast(held[g], i)), value, acc[g][e]);
+                        acc[g][e] = fma(vec4(subgroupBroadcast(p[g], i)), value, acc[g][e]);
                 }
             }
         }
+        for (uint g = 0; g < QPACK; g++) sum[g] = sum_of_8(sum[g]);
     } else {
+        for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = top[g];
+        for (uint step = LOCAL / 2; step > 0; step /= 2) {
+            barrier();
+            if (lane < step)
+                for (uint g = 0; g < QPACK; g++)
+                    folds[g * LOCAL + lane] = max(folds[g * LOCAL + lane], folds[g * LOCAL + lane + step]);
+        }
+        barrier();
+        for (uint g = 0; g < QPACK; g++) top[g] = folds[g * LOCAL];
+        barrier();
+        for (uint t = lane; t < PAGE; t += LOCAL)
+            for (uint g = 0; g < QPACK; g++) {
+                const float p = t < seen ? exp(scores[g * PAGE + t] - top[g]) : 0.0;
+                scores[g * PAGE + t] = p;
+                sum[g] += p;
+            }
+        for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = sum[g];
+        for (uint step = LOCAL / 2; step > 0; step /= 2) {
+            barrier();
+            if (lane < step)
+                for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] += folds[g * LOCAL + lane + step];
+        }
+        barrier();
+        for (uint g = 0; g < QPACK; g++) sum[g] = folds[g * LOCAL];
         for (uint t = part; t < seen; t += PARTS)
             for (uint e = 0; e < DPER; e++) {
                 const vec4 value = load4(cache_v, base + t * QUADS + min(e * DLANES + dlane, QUADS - 1));
@@ -181,18 +220,17 @@ void main() {
     }
     for (uint g = 0; g < QPACK; g++) {
         if (member + g >= GROUP) break;
-        const float total = folds[g * LOCAL];
         const uint at = (r * KV_HEADS * GROUP + head[g]) * splits + split;
         const uint to = DIRECT ? r * (y_stride / 4) + head[g] * QUADS : at * QUADS;
         for (uint e = 0; e < DPER; e++) {
             const uint quad = e * DLANES + dlane;
             if (quad >= QUADS) break;
-            if (DIRECT) y.v[to + quad] = acc[g][e] / total;
+            if (DIRECT) y.v[to + quad] = acc[g][e] / sum[g];
             else partial.v[to + quad] = acc[g][e];
         }
         if (!DIRECT && lane == 0) {
             state.v[at * 2] = top[g];
-            state.v[at * 2 + 1] = total;
+            state.v[at * 2 + 1] = sum[g];
         }
     }
 }

@@ -5,8 +5,9 @@
 //
 // qkv: float32 [R][qkv_stride]: HEADS q heads (rotated in place), KV_HEADS k heads and v heads (left as they are).
 // rows: uint32 [R][8]. table: float32 [context][ROPE_DIM / 2][2]. cache_k, cache_v: include/kv_cache.glsl.
-// A row that is not ACTIVE touches nothing.
-// Grid: x = groups of LOCAL work items, y = row. The items of a row: q pairs, then quads of k, then quads of v.
+// ROPE_DIM is a multiple of 4. A row that is not ACTIVE touches nothing.
+// Grid: x = groups of LOCAL work items, y = row. An item is 4 elements of a head, of q, then k, then v; of q and k two
+// pairs that are neighbours, or 4 elements behind ROPE_DIM.
 //
 // variant f16: -DKV_F16
 // variant f32: -DKV_F32
@@ -26,56 +27,54 @@ layout(constant_id = 5) const uint PAGE = 128;
 layout(constant_id = 6) const uint LOCAL = 32;
 layout(local_size_x_id = 6, local_size_y = 1, local_size_z = 1) in;
 
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Floats2 { vec2 v[]; };
+
 layout(push_constant, std430) uniform Push {
-    Floats qkv;
+    Floats2 qkv;
     Words4 rows;
-    Floats table;
-    Cache cache_k;
-    Cache cache_v;
+    Floats4 table;
+    CacheOut cache_k;
+    CacheOut cache_v;
     Words page_table;
     uint qkv_stride;
     uint pages_per_slot;
 };
 
-// Dimension d of the head at `base`, rotated by the angles at `angles`.
-float rotated(uint base, uint d, uint angles) {
-    const float own = qkv.v[base + d];
-    if (d >= ROPE_DIM) return own;
-    const uint half_dim = ROPE_DIM / 2;
-    const bool first = INTERLEAVED ? (d & 1) == 0 : d < half_dim;
-    const uint i = INTERLEAVED ? d / 2 : d % half_dim;
-    const float other = qkv.v[base + (INTERLEAVED ? d ^ 1 : first ? d + half_dim : d - half_dim)];
-    const float c = table.v[angles + 2 * i], s = table.v[angles + 2 * i + 1];
-    return first ? own * c - other * s : own * c + other * s;
-}
-
 void main() {
-    const uint q_pairs = HEADS * (ROPE_DIM / 2), quads = KV_HEADS * (HEAD_DIM / 4);
+    const uint quads = HEAD_DIM / 4, turning = ROPE_DIM / 4;
     const uvec4 row = load_row(rows, gl_WorkGroupID.y);
-    if ((row.w & ACTIVE) == 0) return;
-    const uint slot = row.y, position = row.z, angles = position * ROPE_DIM;
-    const uint start = gl_WorkGroupID.y * qkv_stride;
-    uint item = gl_GlobalInvocationID.x;
-    if (item < q_pairs) {
-        const uint i = item % (ROPE_DIM / 2), base = start + item / (ROPE_DIM / 2) * HEAD_DIM;
-        const uint a = INTERLEAVED ? 2 * i : i, b = INTERLEAVED ? 2 * i + 1 : i + ROPE_DIM / 2;
-        const float x = rotated(base, a, angles), y = rotated(base, b, angles);
-        qkv.v[base + a] = x;
-        qkv.v[base + b] = y;
+    const uint item = gl_GlobalInvocationID.x, head = item / quads, i = item % quads;
+    if ((row.w & ACTIVE) == 0 || head >= HEADS + 2 * KV_HEADS) return;
+    const bool is_query = head < HEADS, is_value = head >= HEADS + KV_HEADS, turns = !is_value && i < turning;
+    if (is_query && !turns) return;
+    const uint slot = row.y, position = row.z, from = (gl_WorkGroupID.y * qkv_stride + head * HEAD_DIM) / 2;
+    // two elements each, in units of two elements
+    const uint first = turns && !INTERLEAVED ? i : 2 * i, second = turns && !INTERLEAVED ? i + turning : 2 * i + 1;
+    vec2 a = qkv.v[from + first], b = qkv.v[from + second];
+    if (turns) {
+        const vec4 angle = table.v[position * turning + i];  // cos, sin of the first pair and of the second
+        if (INTERLEAVED) {
+            a = vec2(a.x * angle.x - a.y * angle.y, a.x * angle.y + a.y * angle.x);
+            b = vec2(b.x * angle.z - b.y * angle.w, b.x * angle.w + b.y * angle.z);
+        } else {
+            const vec2 c = a;
+            a = c * angle.xz - b * angle.yw;
+            b = c * angle.yw + b * angle.xz;
+        }
+    }
+    if (is_query) {
+        qkv.v[from + first] = a;
+        qkv.v[from + second] = b;
         return;
     }
-    item -= q_pairs;
-    if (item >= 2 * quads) return;
     const uint page = page_table.v[slot * pages_per_slot + position / PAGE];
-    const bool is_key = item < quads;
-    const uint quad = is_key ? item : item - quads, head = quad / (HEAD_DIM / 4), d = quad % (HEAD_DIM / 4) * 4;
-    const uint to = ((page * KV_HEADS + head) * PAGE + position % PAGE) * (HEAD_DIM / 4) + d / 4;
-    if (is_key) {
-        const uint base = start + (HEADS + head) * HEAD_DIM;
-        store4(cache_k, to, vec4(rotated(base, d, angles), rotated(base, d + 1, angles),
-                                 rotated(base, d + 2, angles), rotated(base, d + 3, angles)));
+    const uint kv_head = (head - HEADS) % KV_HEADS;
+    const uint to = ((page * KV_HEADS + kv_head) * PAGE + position % PAGE) * (HEAD_DIM / 2);
+    if (is_value) {
+        store2(cache_v, to + first, a);
+        store2(cache_v, to + second, b);
     } else {
-        const uint base = start + (HEADS + KV_HEADS + head) * HEAD_DIM + d;
-        store4(cache_v, to, vec4(qkv.v[base], qkv.v[base + 1], qkv.v[base + 2], qkv.v[base + 3]));
+        store2(cache_k, to + first, a);
+        store2(cache_k, to + second, b);
     }
 }

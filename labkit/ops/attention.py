@@ -42,7 +42,6 @@ class Shape:
     """How the pages are cut among invocations; see shaders/attention.comp for the names."""
 
     qpack: int
-    positions: int
     dlanes: int
     share: bool
     local: int
@@ -52,13 +51,13 @@ def shape(device: Device, group: int, head_dim: int) -> Shape:
     """The cut for `group` q heads a KV head. It depends on device and model only, so that sums keep their order."""
     quads = head_dim // 4
     if device.is_cpu and device.info.subgroup_size == 8:
-        return Shape(min(group, 4), 4, 8, True, 8)
+        return Shape(min(group, 4), 8, True, 8)
     local = 128
     dlanes = 1 << min(quads.bit_length() - 1, 5)
     qpack = min(group, 8)
     while qpack > 1 and local // dlanes * qpack * head_dim * 4 > 12288:
         qpack -= 1
-    return Shape(qpack, 1, dlanes, False, local)
+    return Shape(qpack, dlanes, False, local)
 
 
 def record(
@@ -103,11 +102,10 @@ def record(
     state = partial.range(count * heads * splits * head_dim * 4) if partial is not None and need else y
     kernel = device.kernel(
         "attention",
-        cache.kind,
+        f"{cache.kind}_wide" if cut.share and device.has("int64") else cache.kind,
         {
             "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "QPACK": cut.qpack, "PAGE": PAGE,
-            "POSITIONS": cut.positions, "DLANES": cut.dlanes, "SHARE": cut.share, "CHUNK": 4 if head_dim % 8 else 8,
-            "DIRECT": direct, "LOCAL": cut.local,
+            "DLANES": cut.dlanes, "SHARE": cut.share, "DIRECT": direct, "LOCAL": cut.local,
         },
     )  # fmt: skip
     program.dispatch(

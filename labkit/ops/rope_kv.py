@@ -53,13 +53,13 @@ def record(
         raise ParameterError(f"pairing {pairing!r} is not one of {', '.join(rope.PAIRINGS)}")
     if heads < 1 or heads % cache.kv_heads:
         raise ParameterError(f"{heads} heads are not a multiple of the cache's {cache.kv_heads}")
-    if rope_dim % 2 or not 2 <= rope_dim <= cache.head_dim:
-        raise ParameterError(f"rope_dim={rope_dim} is not even, or not between 2 and the head size {cache.head_dim}")
+    if rope_dim % 4 or not 4 <= rope_dim <= cache.head_dim:
+        raise ParameterError(f"rope_dim={rope_dim} is not a multiple of 4 from 4 to the head size {cache.head_dim}")
     if table.nbytes < rope_dim * 4:
         raise ParameterError(f"{table!r} holds no angles for {rope_dim} dimensions")
     width = (heads + 2 * cache.kv_heads) * cache.head_dim
     target = span("qkv", qkv, count, qkv_stride, width)
-    items = heads * rope_dim // 2 + 2 * cache.kv_heads * cache.head_dim // 4
+    items = width // 4
     local = 32 if program.device.is_cpu else 128
     constants: dict[str, int | float | bool] = {
         "HEADS": heads, "KV_HEADS": cache.kv_heads, "HEAD_DIM": cache.head_dim, "ROPE_DIM": rope_dim,
