@@ -15,7 +15,7 @@ class Metric:
 
     `id` is its name in `measurements.csv` and in rules, `unit` what its values are in ("1" for a share or a count),
     `better` the direction an improvement goes. `timed` metrics come from a clock: they are worth nothing where a
-    correctness check failed. `signed` metrics may be zero or negative, so no ratio of them is taken."""
+    correctness check failed."""
 
     id: str
     unit: str
@@ -23,7 +23,6 @@ class Metric:
     definition: str
     formula: str
     timed: bool = False
-    signed: bool = False
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower", "none"):
@@ -53,12 +52,11 @@ def define(
     formula: str,
     *,
     timed: bool = False,
-    signed: bool = False,
 ) -> Metric:
     """Registers a metric. ParameterError when the id is taken: one name never means two things."""
     if id in METRICS:
         raise ParameterError(f"the metric {id} is defined already: {METRICS[id].definition}")
-    METRICS[id] = Metric(id, unit, better, definition, formula, timed, signed)
+    METRICS[id] = Metric(id, unit, better, definition, formula, timed)
     return METRICS[id]
 
 
@@ -155,7 +153,7 @@ define(
     "(weight bytes + KV bytes read) / step seconds / 1e9", timed=True,
 )  # fmt: skip
 define(
-    "read_gb_s", "GB/s", "higher", "the device's ceiling: bandwidth of a checked stream of reads larger than its caches",
+    "read_gb_s", "GB/s", "higher", "the device's ceiling: bandwidth of a checked stream of reads over its caches' size",
     "bytes streamed / seconds / 1e9, median of repeats", timed=True,
 )  # fmt: skip
 define(
@@ -173,7 +171,7 @@ define(
 # Speculation
 define("acceptance", "1", "higher", "share of drafted tokens the model accepted", "accepted drafts / drafted tokens")
 define(
-    "accepted_per_step", "tok", "higher", "drafted tokens accepted a verification step, the model's own token not counted",
+    "accepted_per_step", "tok", "higher", "drafted tokens accepted a verification step, the model's own not counted",
     "accepted drafts / verification steps",
 )  # fmt: skip
 
@@ -184,16 +182,16 @@ define("j_per_token", "J/tok", "lower", "energy of the device a token emitted", 
 # Quality and correctness
 define(
     "logprob_gap", "nat", "lower", "largest difference of log-probability to the reference over the compared tokens",
-    "max |log p - log p_reference|", signed=True,
+    "max |log p - log p_reference|",
 )  # fmt: skip
 define(
     "nmse", "1", "lower", "normalised mean squared error to the reference",
-    "sum (x - x_reference)^2 / sum x_reference^2", signed=True,
+    "sum (x - x_reference)^2 / sum x_reference^2",
 )  # fmt: skip
 define("perplexity", "1", "lower", "exponential of the mean negative log-probability of a text", "exp(-mean log p)")
 define(
     "ids_equal", "1", "higher", "share of greedy token ids equal to the reference's, up to the first that parts",
-    "equal leading ids / compared ids", signed=True,
+    "equal leading ids / compared ids",
 )  # fmt: skip
 define("prompt_tokens", "tok", "none", "tokens of a prompt, special tokens included", "length of the prompt's ids")
 define("completion_tokens", "tok", "none", "token ids emitted for a request", "length of the completion's ids")

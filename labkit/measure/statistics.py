@@ -37,8 +37,9 @@ class Interval:
 
     def exp(self) -> "Interval":
         """The interval of a logarithm taken back to the ratio."""
-        ends = (None, None) if self.low is None or self.high is None else (math.exp(self.low), math.exp(self.high))
-        return Interval(math.exp(self.estimate), *ends, self.n, self.method, self.level)
+        low = None if self.low is None else math.exp(self.low)
+        high = None if self.high is None else math.exp(self.high)
+        return Interval(math.exp(self.estimate), low, high, self.n, self.method, self.level)
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ def interval(values: ArrayLike, level: float = LEVEL, seed: int = SEED) -> Inter
 
 
 def session_interval(means: ArrayLike, level: float = LEVEL) -> Interval:
-    """Mean of session means with its t interval: the spread between sessions is in it, as it is not in one session's."""
+    """Mean of session means with its t interval: it holds the spread between sessions, as no session's own does."""
     found = t_interval(means, level)
     return Interval(found.estimate, found.low, found.high, found.n, "sessions", level)
 
@@ -159,7 +160,7 @@ def trend(values: ArrayLike, order: ArrayLike | None = None) -> Trend | None:
 
 
 def modified_z(values: ArrayLike) -> Floats:
-    """Modified z-scores (Iglewicz and Hoaglin 1993): 0.6745 (x - median) / MAD; by the mean deviation where MAD is 0."""
+    """Modified z (Iglewicz and Hoaglin 1993): 0.6745 (x - median) / MAD, by the mean deviation where MAD is 0."""
     data = _checked(values)
     away = data - np.median(data)
     scale = float(np.median(np.abs(away))) / 0.6745
