@@ -222,11 +222,15 @@ class Execution:
 
     async def _stop_kernel(self, graceful: bool) -> None:
         self.client.shutdown_kernel = "graceful" if graceful else "immediate"
+        group = self.kernel_pid()
         if self.client.km is None:
             return
         with contextlib.suppress(Exception):  # whatever a dying kernel's sockets say, the record comes first
             cleanup: Any = self.client._async_cleanup_kernel()
             await asyncio.wait_for(cleanup, 15)
+        if group is not None:  # what the notebook started and left behind goes with it
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
 
     # What happens beside it
 

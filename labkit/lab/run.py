@@ -97,9 +97,11 @@ class Run:
     def plan(self, plan: Any) -> "Run":
         """Stores the plan and its hash, before the first measurement; later, the record says *retrospective*.
 
-        RunError when the run already holds another plan."""
+        RunError when the run already holds another plan, ParameterError for a plan of another experiment."""
         path = self._open()
         document, plan_hash = plan_document(plan)
+        if document["experiment"] != self.experiment:
+            raise ParameterError(f"the plan is for {document['experiment']!r}, this is a run of {self.experiment!r}")
         known = read_record(path).plan_hash
         if known == plan_hash:
             return self

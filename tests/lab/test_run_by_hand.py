@@ -17,6 +17,7 @@ from labkit.lab.folder import close_dead_runs
 from labkit.lab.lab import Lab, _open_runs, experiment_name
 from labkit.lab.lock import device_lock_path, read_holder
 from labkit.lab.measurements import read_rows
+from labkit.lab.plan import Plan, Rule, read_plan
 from labkit.lab.record import RunRecord, canonical_cell
 
 
@@ -158,6 +159,47 @@ def test_conditions_are_kept_and_shown(lab: Lab) -> None:
     assert run.id in repr(run)
     assert "Made-up 1" in repr(lab.runs())
     assert run.id in lab._repr_html_()
+
+
+def a_plan(**changes: object) -> Plan:
+    fields: dict[str, object] = {
+        "experiment": "by-hand",
+        "belief": "Eight are faster than one",
+        "knob": "width",
+        "cells": [{"width": 1}, {"width": 8}],
+        "control": {"width": 1},
+        "repetitions": 3,
+        "rule": Rule(metric="decode_tok_s", cell={"width": 8}, against={"width": 1}, comparison=">=", threshold=4.0),
+    }
+    return Plan(**(fields | changes))
+
+
+def test_a_plan_is_stored_with_its_hash_before_the_data(lab: Lab) -> None:
+    run = lab.run("by-hand")
+    plan = a_plan()
+    run.plan(plan).measure(cell={"width": 8}, block=0, decode_tok_s=41.2)
+    assert read_plan(run.folder / "plan.json").hash == plan.hash == run.record.plan_hash
+    assert (run.record.exploratory, run.record.retrospective) == (False, False)
+    run.plan(a_plan())  # the same again changes nothing
+    with pytest.raises(RunError, match="has a plan already"):
+        run.plan(a_plan(belief="Eight are slower than one"))
+    assert read_plan(run.folder / "plan.json").hash == plan.hash
+
+
+def test_a_plan_after_the_data_is_retrospective(lab: Lab) -> None:
+    run = lab.run("by-hand").measure(cell={"width": 8}, block=0, decode_tok_s=41.2)
+    run.plan(a_plan())
+    assert (run.record.exploratory, run.record.retrospective) == (False, True)
+
+
+def test_only_a_plan_of_this_experiment_is_taken(lab: Lab) -> None:
+    run = lab.run("by-hand")
+    with pytest.raises(ParameterError, match="the plan is for 'other', this is a run of 'by-hand'"):
+        run.plan(a_plan(experiment="other"))
+    with pytest.raises(ParameterError, match="takes a labkit Plan, not dict"):
+        run.plan({"belief": "x"})
+    with pytest.raises(RunError, match="has no plan to judge by"):
+        run.verdict()
 
 
 def test_a_device_is_held_by_one_run_at_a_time_and_names_its_holder(lab: Lab) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from run_harness import ThrowawayLab, cell_states, eventually, printed, read
+from run_harness import ThrowawayLab, alive, cell_states, eventually, printed, read
 
 
 @pytest.fixture
@@ -61,6 +61,8 @@ def test_a_kernel_that_leaves_by_itself_is_a_crash_with_its_code(lab: ThrowawayL
     record, folder = lab.only_run()
     assert (done.returncode, record["state"]) == (4, "crashed")
     assert "exited with code 3" in record["reason"]
+    child = int((lab.root / "notebooks" / "child.pid").read_text())
+    eventually(lambda: not alive(child), 5)
     assert cell_states(folder)[-2:] == ["not-run", "not-run"]
 
 
