@@ -39,8 +39,8 @@ def devices(machine: Machine) -> list[Finding]:
         else:
             found.append(Finding(str(device["index"]), "note", text, f"not usable: {device['reason']}", facts))
     if listing.trouble:
-        remedy = "VK_DRIVER_FILES=<one manifest> `lab doctor` tells which driver it is"
-        found.append(Finding("listing", "missing", listing.trouble, remedy))
+        which = "`VK_DRIVER_FILES=<one manifest> lab doctor`, manifest by manifest, shows which driver it is"
+        found.append(Finding("listing", "missing", listing.trouble, which if host.loader() else ""))
     elif not any(device["usable"] for device in listing.devices):
         found.append(Finding("listing", "missing", "no usable device", f"install {host.install_commands()}"))
     return [*found, *_chosen(machine), *_idle_gpus(machine)]
@@ -103,6 +103,8 @@ def features(machine: Machine) -> list[Finding]:
         lacks = [name for name in OPTIONAL if name not in device["features"]]
         text = f"has {', '.join(has) or 'none'}; lacks {', '.join(lacks) or 'none'}"
         found.append(Finding(f"device {device['index']}", "ok", text, facts={"has": has, "lacks": lacks}))
+    if not found:
+        found.append(Finding("optional", "note", "unknown: no device is usable"))
     if off := os.environ.get("LABKIT_DISABLE"):
         found.append(Finding("LABKIT_DISABLE", "note", off, "these are switched off; unset it to use them"))
     return found
