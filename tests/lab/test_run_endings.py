@@ -16,7 +16,7 @@ def lab(tmp_path: Path) -> ThrowawayLab:
 
 
 def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLab) -> None:
-    done = lab.run("sweep", "-p", "widths", "1,8")
+    done = lab.run("sweep", "-p", "widths", "1,8", "-p", "planned", "true")
     record, folder = lab.only_run()
     assert done.returncode == 0, done.stderr
     assert record["state"] == "completed"
@@ -26,13 +26,18 @@ def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLa
         "widths": [1, 8],
         "repetitions": 3,
         "pause_s": 0.0,
+        "planned": True,
         "device_uuid": "",
         "hang_after": None,
     }
     rows = (folder / "measurements.csv").read_text().splitlines()
     assert rows[0] == "block,order,cell,metric,value,utc"
     assert rows[2].startswith('0,1,"{""width"":8}",decode_tok_s,80.0,20')
-    assert sorted(record["artefacts"]) == ["conclusion.json", "log.txt", "measurements.csv", "notebook.ipynb"]
+    assert sorted(record["artefacts"]) == [
+        *("conclusion.json", "log.txt", "measurements.csv", "notebook.ipynb", "plan.json"),
+    ]
+    assert (record["verdict"]["outcome"], record["verdict"]["pairs"]) == ("confirmed", 3)
+    assert "verdict: confirmed: " in done.stderr
     assert [name.name for name in folder.glob(".*")] == []
     assert "[5/5]" in done.stderr
     assert str(folder.name) in done.stderr
