@@ -50,7 +50,9 @@ def command(
         cell_timeout_s=cell_timeout,
         wait=not no_wait,
     )
-    settled = settle(lab.root, run.folder, ledger=not no_ledger, page=not no_page)
+    settled = settle(
+        lab.root, run.folder, ledger=not no_ledger, page=not no_page, say=lambda text: click.echo(text, err=True)
+    )
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)

@@ -76,7 +76,9 @@ def command(
         from labkit.lab.driver import run_experiment
 
         run = run_experiment(lab, found, overrides, name=name, **limits)
-    settled = settle(lab.root, run.folder, ledger=not no_ledger, page=not no_page)
+    settled = settle(
+        lab.root, run.folder, ledger=not no_ledger, page=not no_page, say=lambda text: click.echo(text, err=True)
+    )
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import signal
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +33,7 @@ ALIVE = ".alive"  # locked by the process that runs the run
 HEARTBEAT = "heartbeat.json"
 PROGRESS = "progress.json"
 NOTEBOOK = "notebook.ipynb"
+ABANDONED_S = 600  # a folder is made in a moment; one that never got its name belongs to a process that died
 LIVE_FILES = (ALIVE, ".write", HEARTBEAT, PROGRESS)
 
 
@@ -65,7 +67,8 @@ class RunFolder:
         except FileExistsError:
             raise RunError(f"a run called {record.id} is being made already; start it again") from None
         lock = ProcessLock(aside / ALIVE)
-        lock.acquire()
+        if not lock.acquire():
+            raise RunError(f"{aside} is locked by another process; start the run again")
         write_atomic(aside / "run.json", record.to_json())
         (aside / "log.txt").touch()
         path = runs / f"{PARTIAL}{record.id}"
@@ -115,11 +118,13 @@ class RunFolder:
                 if aside.name not in LIVE_FILES:
                     aside.unlink()
         self.update(state=state, reason=reason, ended=utc_now(), artefacts=hash_artefacts(self.path), **fields)
-        for name in LIVE_FILES:
-            if name != PROGRESS or state == "completed":  # how far it came is worth knowing of a run that ended early
-                (self.path / name).unlink(missing_ok=True)
+        (self.path / HEARTBEAT).unlink(missing_ok=True)
+        if state == "completed":  # of a run that ended early it is worth knowing how far it came
+            (self.path / PROGRESS).unlink(missing_ok=True)
         final = runs_folder(self.root) / self.run_id
         self.path.rename(final)
+        for name in (ALIVE, ".write"):  # only now: a partial folder without its lock would look dead to others
+            (final / name).unlink(missing_ok=True)
         self.path = final
         self.lock.release()
         return final
@@ -155,8 +160,9 @@ def close_dead_runs(root: Path) -> list[Path]:
     closed = []
     runs = runs_folder(root)
     for path in sorted(runs.glob(f"{NEW}*")):
-        if (path / ALIVE).exists() and ProcessLock(path / ALIVE).acquire():
-            shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(path, ignore_errors=True)
     for path in sorted(runs.glob(f"{PARTIAL}*")):
         lock = ProcessLock(path / ALIVE)
         try:

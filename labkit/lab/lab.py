@@ -77,19 +77,20 @@ class Lab:
         """The lab's runs, newest first, those still running included. Runs whose process died are closed first."""
         close_dead_runs(self.root)
         wanted = experiment_name(experiment) if experiment else None
-        found, damaged = [], []
-        for folder in sorted(runs_folder(self.root).glob("*/run.json")):
-            folder = folder.parent
+        found: dict[str, StoredRun] = {}
+        damaged = []
+        for path in sorted(runs_folder(self.root).glob("*/run.json")):
+            folder = path.parent
             if folder.name.startswith(".") and not folder.name.startswith(PARTIAL):
                 continue
             try:
-                record = read_record(folder)
+                run = read_listed(folder)
             except RunError as error:
                 damaged.append(str(error))
                 continue
-            if wanted in (None, record.experiment) and state in (None, record.state):
-                found.append(StoredRun(record, folder))
-        return RunList(sorted(found, key=lambda run: run.record.id, reverse=True), damaged)
+            if run and wanted in (None, run.record.experiment) and state in (None, run.record.state):
+                found[run.record.id] = run
+        return RunList([found[name] for name in sorted(found, reverse=True)], damaged)
 
     def find_run(self, run_id: str) -> StoredRun:
         """The run called `run_id`, or the only one whose id starts or ends so. RunError when none or several match."""
@@ -160,6 +161,17 @@ class RunList(list[StoredRun]):
             "<tr>" + "".join(f"<td style='text-align:left'>{text}</td>" for text in row) + "</tr>" for row in cells
         )
         return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def read_listed(folder: Path) -> StoredRun | None:
+    """A run that was listed a moment ago; it may have been closed, and so renamed, or discarded since (None)."""
+    for place in (folder, folder.with_name(folder.name.removeprefix(PARTIAL))):
+        try:
+            return StoredRun(read_record(place), place)
+        except RunError:
+            if place.is_dir():
+                raise
+    return None
 
 
 def find_root(root: str | os.PathLike[str] | None = None) -> Path:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +20,13 @@ class Settled:
     trouble: tuple[str, ...]
 
 
-def settle(root: Path, folder: Path, ledger: bool = True, page: bool = True) -> Settled:
+def settle(
+    root: Path, folder: Path, ledger: bool = True, page: bool = True, say: Callable[[str], None] = lambda text: None
+) -> Settled:
     """Enters a completed run in the ledger, draws its picture and renders its page.
 
-    The record is safe by then, so one of these failing does not keep the others from being done."""
+    The record is safe by then, so one of these failing does not keep the others from being done. `say` is told what
+    takes a moment."""
     record = read_record(folder)
     page = page and record.state != "killed"  # whoever stopped it does not want to wait; `lab publish` renders it
     trouble: list[str] = []
@@ -34,10 +38,14 @@ def settle(root: Path, folder: Path, ledger: bool = True, page: bool = True) -> 
                 events = enter_ledger(root, folder)
             except LabError as error:
                 trouble.append(f"no ledger entry: {error}")
+        if page and (folder / "figure.json").exists():
+            say("drawing the figure")
         try:
             picture = draw_picture(root, folder, record) if page else None
         except LabError as error:
             trouble.append(f"no picture: {error}")
+    if page:
+        say("rendering the page")
     try:
         rendered = render_page(root, folder) if page else None
     except LabError as error:

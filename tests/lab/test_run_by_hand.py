@@ -314,3 +314,17 @@ def test_in_jupyter_each_cell_shows_its_own_progress_in_place(lab: Lab, monkeypa
         (output,) = cell.outputs
         assert "<progress value='3' max='3'></progress>" in output.data["text/html"]
         assert "3/3 width &lt;8&gt;" in output.data["text/html"]
+
+
+def test_many_processes_closing_the_dead_leave_the_living_alone(lab: Lab) -> None:
+    """Runs are made, measured and closed while others look for dead ones: none is taken for dead, none is lost."""
+    one = "run = lab.run('by-hand')\n run.measure(cell={}, block=0, decode_tok_s=1.0)\n run.close()"
+    make = f"for _ in range(12):\n {one}"
+    look = "import time\nend = time.time() + 4\nwhile time.time() < end:\n assert not lab.runs().damaged"
+    makers = [other_process(lab, make) for _ in range(2)]
+    lookers = [other_process(lab, look) for _ in range(2)]
+    for process in makers + lookers:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    assert [run.record.state for run in lab.runs()] == ["stopped-early"] * 24
+    assert not [name for name in folders(lab) if name.startswith(".")]
