@@ -12,9 +12,8 @@
 #include "logits.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 64;
-layout(constant_id = 1) const uint CHUNKS = 48;
-layout(constant_id = 2) const uint FAN = 8;
-layout(constant_id = 3) const bool FULL = true;
+layout(constant_id = 1) const uint FAN = 8;
+layout(constant_id = 2) const bool FULL = true;
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -28,6 +27,7 @@ layout(push_constant, std430) uniform Push {
     Words chosen;
     uint vocab;
     uint stride;  // in floats
+    uint chunks;  // of a line
 };
 
 const uint GROUPS = LOCAL / FAN, LIVE = 1u, NOT_FINITE = 8u;
@@ -36,7 +36,8 @@ shared uint which[LOCAL], odd[LOCAL];
 
 void main() {
     const uint line = gl_WorkGroupID.x, lane = gl_LocalInvocationIndex, row = logit_rows.v[line];
-    const bool live = row != NONE && (rows.v[min(row, NONE - 1) * (row == NONE ? 0 : ROW_WORDS) + ROW_FLAGS] & ACTIVE) != 0;
+    bool live = row != NONE;
+    if (live) live = (rows.v[row * ROW_WORDS + ROW_FLAGS] & ACTIVE) != 0;
     if (!live) {
         if (lane < 4) chosen.v[line * 4 + lane] = lane == 0 ? NONE : 0;
         return;
@@ -46,14 +47,14 @@ void main() {
     const bool adjusts = FULL && (params.v[slot * PARAM_WORDS + P_FLAGS] & FLAG_ADJUSTS) != 0;
     float v = NEGATIVE_INFINITY, m = NEGATIVE_INFINITY, s = 0.0;
     uint id = NONE, nan = 0;
-    for (uint c = lane; c < CHUNKS; c += LOCAL) {
-        const uvec4 part = partials.v[line * CHUNKS + c];
+    for (uint c = lane; c < chunks; c += LOCAL) {
+        const uvec4 part = partials.v[line * chunks + c];
         const float high = uintBitsToFloat(part.x), both = max(m, high);
         if (both != NEGATIVE_INFINITY) s = s * exp(m - both) + uintBitsToFloat(part.z) * exp(high - both);
         m = both;
         nan |= part.w;
         uvec2 candidate = part.xy;
-        const uint from = (line * CHUNKS + c) * 2;
+        const uint from = (line * chunks + c) * 2;
         if (draws) candidate = uvec2(drawn.v[from], drawn.v[from + 1]);
         else if (adjusts) candidate = uvec2(best.v[from], best.v[from + 1]);
         if (before(uintBitsToFloat(candidate.x), candidate.y, v, id)) v = uintBitsToFloat(candidate.x), id = candidate.y;

@@ -3,9 +3,9 @@
 //   top-k: t = the k-th greatest y; top-p: t = the greatest value with sum of w(y >= t) >= top_p * sum of w(y >= t_k),
 //   w = exp((y - max) / temperature); min-p: t = max + temperature * log(min_p). The greatest t holds; ties stay in.
 //
-// y: float32 [L][stride], adjusted where the slot adjusts, else logits; best: uint32 [L][CHUNKS][2], by sample_adjust.
+// y: float32 [L][stride], adjusted where the slot adjusts, else logits; best: uint32 [L][chunks][2], by sample_adjust.
 // limits (written): uint32 [L][2]: t and the greatest y, as floats, for lines whose slot draws (temperature > 0).
-// drawn (written where top-k or top-p is on): uint32 [L][CHUNKS][2], the drawn (score, id) first, then nothing.
+// drawn (written where top-k or top-p is on): uint32 [L][chunks][2], the drawn (score, id) first, then nothing.
 // candidates: scratch, uint32 [L][list][2], list = LOCAL * 4 * ceil(stride / (4 * LOCAL)). Grid: x = line.
 // One pass over the line measures 7 guesses of t; what lies above the best guess is listed, invocation by invocation,
 // and the list alone is searched: each pass measures 7 cuts of the bracket of t and sets aside what lies outside the
@@ -18,8 +18,7 @@
 #include "draw.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 64;
-layout(constant_id = 1) const uint CHUNKS = 48;
-layout(constant_id = 2) const uint FAN = 8;
+layout(constant_id = 1) const uint FAN = 8;
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -34,8 +33,10 @@ layout(push_constant, std430) uniform Push {
     Words candidates;
     uint vocab;
     uint stride;  // in floats, multiple of 4
+    uint chunks;  // of a line
 };
 
+#define POSITIVE_INFINITY uintBitsToFloat(0x7F800000u)
 const uint WAYS = 8, GROUPS = LOCAL / FAN, PASSES = 16;
 shared float share[WAYS * LOCAL];
 shared uint which[LOCAL];
@@ -82,39 +83,6 @@ void narrow(uint list, inout Part part, float lo, float hi) {
     }
 }
 
-// Measures the candidates of the part at least limit[j]: their number, or with `weighs` their weight.
-void measure_part(uint list, Part part, float limit[WAYS], bool weighs, float m, float cold, out float measure[WAYS]) {
-    for (uint j = 0; j < WAYS; j++) measure[j] = 0.0;
-    for (uint i = part.first; i < part.last; i++) {
-        const float y = uintBitsToFloat(candidates.v[list + i * LOCAL * 2]);
-        const float amount = weighs ? exp((y - m) * cold) : 1.0;
-        MEASURE(y, amount)
-    }
-    total(measure);
-}
-
-// The greatest threshold in [low, high) whose candidates measure at least `wanted`: those from `low` do, those from
-// `high`, which measure `above`, do not.
-float search(
-    uint list, inout Part part, float low, float high, float above, float wanted, bool weighs, float m, float cold
-) {
-    uint lo = sortable(low), hi = sortable(high);
-    narrow(list, part, low, high);
-    for (uint pass = 0; pass < PASSES && hi - lo > 1; pass++) {
-        float limit[WAYS], measure[WAYS];
-        const uint step = max((hi - lo) / WAYS, 1), start = lo, end = hi - 1;
-        for (uint j = 0; j < WAYS; j++) limit[j] = unsortable(min(start + step * j, end));
-        measure_part(list, part, limit, weighs, m, cold, measure);
-        const float base = above;
-        for (uint j = 1; j < WAYS; j++)
-            if (base + measure[j] >= wanted) lo = min(start + step * j, end);
-        for (uint j = WAYS - 1; j > 0; j--)
-            if (!(base + measure[j] >= wanted)) hi = min(start + step * j, end), above = base + measure[j];
-        narrow(list, part, unsortable(lo), unsortable(hi));
-    }
-    return unsortable(lo);
-}
-
 void main() {
     const uint line = gl_WorkGroupID.x, lane = gl_LocalInvocationIndex;
     const uint row = logit_rows.v[line];
@@ -123,7 +91,7 @@ void main() {
     const float temperature = uintBitsToFloat(params.v[p + P_TEMPERATURE]);
     if (temperature == 0.0) return;
     float m = NEGATIVE_INFINITY;
-    for (uint c = lane; c < CHUNKS; c += LOCAL) m = max(m, uintBitsToFloat(best.v[(line * CHUNKS + c) * 2]));
+    for (uint c = lane; c < chunks; c += LOCAL) m = max(m, uintBitsToFloat(best.v[(line * chunks + c) * 2]));
     share[lane] = m;
     barrier();
     for (uint k = 0; k < FAN; k++) m = max(m, share[lane % GROUPS + k * GROUPS]);
@@ -155,7 +123,7 @@ void main() {
         }
         total(measure);
         float wanted = counts_k ? float(top_k) : top_p * measure[0];
-        float low = limit[0], high = unsortable(sortable(m) + 1), above = 0.0;
+        float low = limit[0], high = POSITIVE_INFINITY, above = 0.0;
         for (uint j = 1; j < WAYS; j++)
             if (measure[j] >= wanted) low = limit[j];
         for (uint j = WAYS - 1; j > 0; j--)
@@ -172,12 +140,33 @@ void main() {
                 }
         }
         Part part = Part(0, count);
-        low = search(list, part, low, high, above, wanted, !counts_k, m, cold);
-        if (counts_k && weighs_p) {
-            part.first = 0;
-            for (uint j = 0; j < WAYS; j++) limit[j] = low;
-            measure_part(list, part, limit, true, m, cold, measure);
-            low = search(list, part, low, unsortable(sortable(m) + 1), 0.0, top_p * measure[0], true, m, cold);
+        for (uint stage = counts_k ? 0 : 1; stage < (weighs_p ? 2 : 1); stage++) {  // top-k by number, top-p by weight
+            const bool weighs = stage == 1, anew = weighs && counts_k;
+            if (anew) part.first = 0, high = POSITIVE_INFINITY, above = 0.0;
+            // lo satisfies; hi, above which lies `above`, does not; m itself may be -0.0, so high stays infinite till cut
+            uint lo = sortable(low), hi = min(sortable(high), sortable(m) + 1);
+            for (uint pass = 0; pass < PASSES; pass++) {
+                narrow(list, part, unsortable(lo), high);
+                if (hi - lo <= 1) break;
+                const uint step = max((hi - lo) / WAYS, 1), start = lo, end = hi - 1;
+                for (uint j = 0; j < WAYS; j++) limit[j] = unsortable(min(start + step * j, end)), measure[j] = 0.0;
+                for (uint i = part.first; i < part.last; i++) {
+                    const float y = uintBitsToFloat(candidates.v[list + i * LOCAL * 2]);
+                    const float amount = weighs ? exp((y - m) * cold) : 1.0;
+                    MEASURE(y, amount)
+                }
+                total(measure);
+                const float base = above;
+                if (anew && pass == 0) wanted = top_p * measure[0];
+                for (uint j = 1; j < WAYS; j++)
+                    if (base + measure[j] >= wanted) lo = min(start + step * j, end);
+                for (uint j = WAYS - 1; j > 0; j--)
+                    if (!(base + measure[j] >= wanted)) {
+                        hi = min(start + step * j, end);
+                        high = unsortable(hi), above = base + measure[j];
+                    }
+            }
+            low = unsortable(lo);
         }
         t = max(t, low);
         const uvec2 keys = draw_keys(params.v[p + P_SEED_LO], params.v[p + P_SEED_HI], rows.v[row * ROW_WORDS + ROW_POSITION]);
@@ -202,9 +191,9 @@ void main() {
         barrier();
         for (uint j = 0; j < GROUPS; j++)
             if (before(share[j], which[j], s, id)) s = share[j], id = which[j];
-        for (uint c = lane; c < CHUNKS; c += LOCAL) {
-            drawn.v[(line * CHUNKS + c) * 2] = floatBitsToUint(c == 0 ? s : NEGATIVE_INFINITY);
-            drawn.v[(line * CHUNKS + c) * 2 + 1] = c == 0 ? id : NONE;
+        for (uint c = lane; c < chunks; c += LOCAL) {
+            drawn.v[(line * chunks + c) * 2] = floatBitsToUint(c == 0 ? s : NEGATIVE_INFINITY);
+            drawn.v[(line * chunks + c) * 2 + 1] = c == 0 ? id : NONE;
         }
     }
     if (lane == 0) {

@@ -12,7 +12,7 @@
 
 layout(constant_id = 0) const uint LOCAL = 64;
 layout(constant_id = 1) const uint CHUNK = 1024;
-layout(constant_id = 2) const uint CHUNKS = 48;  // of a line
+layout(constant_id = 2) const uint MAX_CHUNKS = 64;  // of a line
 layout(constant_id = 3) const uint FAN = 8;      // invocations combined in the first level; divides LOCAL
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 
@@ -25,10 +25,11 @@ layout(push_constant, std430) uniform Push {
     uint vocab;
     uint stride;  // in floats
     uint count;   // TOP
+    uint chunks;  // of a line, at most MAX_CHUNKS
 };
 
-shared float greatest[CHUNKS], value[LOCAL];
-shared uint at[CHUNKS], which[LOCAL];
+shared float greatest[MAX_CHUNKS], value[LOCAL];
+shared uint at[MAX_CHUNKS], which[LOCAL];
 const uint GROUPS = LOCAL / FAN;
 
 // The first of all invocations' candidates in the order of `before`, the same for every invocation.
@@ -82,8 +83,8 @@ void main() {
     }
     float m = NEGATIVE_INFINITY, nan = 0.0;
     uint id = NONE;
-    for (uint c = lane; c < CHUNKS; c += LOCAL) {
-        const uvec4 part = partials.v[line * CHUNKS + c];
+    for (uint c = lane; c < chunks; c += LOCAL) {
+        const uvec4 part = partials.v[line * chunks + c];
         greatest[c] = uintBitsToFloat(part.x);
         at[c] = part.y;
         if (before(greatest[c], at[c], m, id)) m = greatest[c], id = at[c];
@@ -95,7 +96,7 @@ void main() {
         return;
     }
     float s = 0.0;
-    for (uint c = lane; c < CHUNKS; c += LOCAL) s += uintBitsToFloat(partials.v[line * CHUNKS + c].z) * exp(greatest[c] - m);
+    for (uint c = lane; c < chunks; c += LOCAL) s += uintBitsToFloat(partials.v[line * chunks + c].z) * exp(greatest[c] - m);
     const float norm = m + log(total(s));
     if (lane == 0) lse.v[line] = norm;
     for (uint n = 0; n < count; n++) {
@@ -116,7 +117,7 @@ void main() {
         if (lane == 0) greatest[chunk] = m, at[chunk] = id;
         barrier();
         m = NEGATIVE_INFINITY, id = NONE;
-        for (uint c = lane; c < CHUNKS; c += LOCAL)
+        for (uint c = lane; c < chunks; c += LOCAL)
             if (before(greatest[c], at[c], m, id)) m = greatest[c], id = at[c];
         first_of_all(m, id);
     }

@@ -148,7 +148,7 @@ def record(
         "stride": stride,
     }
     shape: dict[str, int | float | bool] = {"LOCAL": form.local, "QUADS": form.quads, "FAN": form.fan}
-    reduce: dict[str, int | float | bool] = {"LOCAL": form.local, "CHUNKS": chunks, "FAN": form.fan}
+    reduce: dict[str, int | float | bool] = {"LOCAL": form.local, "FAN": form.fan}
     candidates: list[Range] = []
     if not greedy:
         if bias is None or counts is None or space is None:
@@ -170,7 +170,15 @@ def record(
         program.dispatch(
             device.kernel("sample_threshold", constants=reduce),
             lines,
-            common | {"adjusted": altered, "best": best, "limits": limits, "drawn": drawn, "candidates": listed},
+            common
+            | {
+                "adjusted": altered,
+                "best": best,
+                "limits": limits,
+                "drawn": drawn,
+                "candidates": listed,
+                "chunks": chunks,
+            },
             reads=[*who, wide, altered, best],
             writes=[limits, drawn, listed],
             label="sample: top-k, top-p, min-p",
@@ -191,7 +199,7 @@ def record(
         lines,
         common
         | {
-            "partials": partials, "chosen": chosen,
+            "partials": partials, "chosen": chosen, "chunks": chunks,
             "best": candidates[0] if candidates else nothing, "drawn": candidates[1] if candidates else nothing,
         },
         reads=[*who, wide, parts, *candidates],

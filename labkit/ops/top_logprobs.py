@@ -110,14 +110,19 @@ def record(
     local = 32 if device.is_cpu else 256
     kernel = device.kernel(
         "top_logprobs",
-        constants={"LOCAL": local, "CHUNK": form.chunk, "CHUNKS": chunks, "FAN": 8 if local == 32 else 16},
+        constants={
+            "LOCAL": local,
+            "CHUNK": form.chunk,
+            "FAN": 8 if local == 32 else 16,
+            "MAX_CHUNKS": max(64, 1 << (chunks - 1).bit_length()),  # one pipeline serves many vocabularies
+        },
     )
     program.dispatch(
         kernel,
         lines,
         {
             "logits": logits, "logit_rows": logit_rows, "partials": partials, "top": top, "lse": lse,
-            "vocab": vocab, "stride": stride, "count": count,
+            "vocab": vocab, "stride": stride, "count": count, "chunks": chunks,
         },
         reads=[
             logits.range(0, lines * stride * 4), logit_rows.range(0, lines * 4), partials.range(0, lines * chunks * 16),
