@@ -5,6 +5,7 @@ series differ by symbol and dash as well as colour (the palette is Okabe and Ito
 
 import json
 import math
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,23 +49,18 @@ def describe(
     return " · ".join(part for part in parts if part)
 
 
-def interval(samples: Sequence[float], geometric: bool = True) -> Interval:
-    """The mean of `samples` and its 95 % t interval, on logarithms when `geometric` and all are positive.
+def interval(samples: Sequence[float]) -> Interval:
+    """The mean of `samples` with its 95 % interval as a verdict takes it (`labkit.measure.statistics.interval`), on
+    logarithms when all are positive. One sample is its own interval. ParameterError for none, or one not finite."""
+    from labkit.measure import statistics
 
-    ParameterError for no samples, or one that is not finite."""
-    from scipy.special import stdtrit  # the quantile of t; scipy.stats takes ten times as long to load
-
-    if not samples or not all(math.isfinite(value) for value in samples):
-        raise ParameterError(f"an interval needs finite samples, not {list(samples)}")
-    geometric = geometric and min(samples) > 0
-    scaled = [math.log(value) for value in samples] if geometric else list(samples)
-    n, back = len(scaled), (math.exp if geometric else float)
-    mean = math.fsum(scaled) / n
-    if n == 1:
-        return Interval(back(mean), back(mean), back(mean), 1)
-    error = math.sqrt(math.fsum((value - mean) ** 2 for value in scaled) / (n - 1) / n)
-    half = float(stdtrit(n - 1, 0.975)) * error
-    return Interval(back(mean), back(mean - half), back(mean + half), n)
+    if statistics.positive(samples) and len(samples):
+        found = statistics.interval([math.log(value) for value in samples]).exp()
+    else:
+        found = statistics.interval(samples)
+    if found.low is None or found.high is None:
+        return Interval(found.estimate, found.estimate, found.estimate, found.n)
+    return Interval(found.estimate, found.low, found.high, found.n)
 
 
 def scaling(
@@ -282,15 +278,16 @@ def beside(centre: int, values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def label(name: str) -> str:
-    """A readable axis title for a column: `decode_tok_s` → `decode (tok/s)`."""
-    for suffix, unit in (
-        ("_tok_s", "tok/s"),
-        ("_gb_s", "GB/s"),
-        ("_ms", "ms"),
-        ("_bytes", "bytes"),
-        ("_s", "s"),
-        ("_w", "W"),
-    ):
-        if name.endswith(suffix) and len(name) > len(suffix):
-            return f"{name.removesuffix(suffix).replace('_', ' ')} ({unit})"
-    return name.replace("_", " ")
+    """A readable axis title: a registered metric with its unit, `decode_tok_s` → `decode (tok/s)`; else the words."""
+    from labkit.measure.metrics import METRICS
+
+    words = name.split("_")
+    unit = METRICS[name].unit if name in METRICS else "1"
+    if unit == "1":
+        return " ".join(words)
+    parts = re.split(r"[^a-z]+", unit.lower())
+    for start in range(len(words) - len(parts) + 1):
+        if words[start : start + len(parts)] == parts:
+            words[start : start + len(parts)] = []
+            break
+    return f"{' '.join(words) or name} ({unit})"

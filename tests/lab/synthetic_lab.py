@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import nbformat
 import plotly.graph_objects as go
 
 from labkit.lab import figures
+from labkit.lab.measurements import Measurement
+from labkit.lab.plan import Plan, Rule
 from labkit.lab.record import RunRecord
+from labkit.lab.verdict import judge
 
 WIDTHS = (1, 2, 4, 8, 16, 32)
 BLOCKS = 10
@@ -28,14 +32,22 @@ TRACEBACK = [
     "\x1b[0;32m----> 1\x1b[0m fail()",
     "\x1b[0;31mValueError\x1b[0m: no",
 ]
-RULE = {
-    "metric": "decode_tok_s",
-    "cell": {"width": 8},
-    "against": {"width": 1},
-    "comparison": ">=",
-    "threshold": 4.0,
-    "margin": 0.02,
-}
+PLAN = Plan(
+    experiment="batch-decode",
+    question=QUESTION,
+    belief="Eight streams give at least four times the tokens of one.",
+    believed_because="a step reads the weights once, however many rows it has",
+    refuted_if="the interval lies under 4",
+    kind="confirmatory",
+    knob="width",
+    cells=tuple({"width": width} for width in WIDTHS),
+    control={"width": 1},
+    repetitions=BLOCKS,
+    rule=Rule(
+        metric="decode_tok_s", cell={"width": 8}, against={"width": 1}, comparison=">=", threshold=4, margin=0.02
+    ),
+)
+OTHER_PLAN = PLAN.model_copy(update={"experiment": "kv-type", "question": "Does an f32 cache change the speed?"})
 
 
 def samples() -> list[tuple[int, int, str, str, float, str]]:
@@ -51,6 +63,7 @@ def samples() -> list[tuple[int, int, str, str, float, str]]:
     return rows
 
 
+@cache
 def scaling_figure() -> go.Figure:
     rows = samples()
     table = {"cell": [row[2] for row in rows], "metric": [row[3] for row in rows], "value": [row[4] for row in rows]}
@@ -125,7 +138,7 @@ def record(run_id: str, **fields: Any) -> RunRecord:
         "started": f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T{run_id[9:11]}:{run_id[11:13]}:{run_id[13:15]}Z",
         "ended": "2026-12-01T04:00:00Z",
         "parameters": {"model": "smollm2-135m", "widths": list(WIDTHS), "quick": True, "kv": "f16"},
-        "plan_hash": "5f" * 32,
+        "plan_hash": PLAN.hash,
         "exploratory": False,
         "device": {
             "name": "llvmpipe (LLVM 19.1.7, 256 bits)",
@@ -142,13 +155,7 @@ def record(run_id: str, **fields: Any) -> RunRecord:
         "git": {"commit": "0a67793" + "0" * 33, "dirty": False},
         "packages": {"labkit": "0.1.0", "numpy": "2.4.6"},
         "checks": [{"name": "ids equal the reference", "passed": True, "detail": "48 of 48"}],
-        "verdict": {
-            "outcome": "confirmed",
-            "strength": "session result",
-            "estimate": 5.816,
-            "low": 5.649,
-            "high": 5.988,
-        },
+        "verdict": judge(PLAN, [Measurement(*row) for row in samples()]).model_dump(mode="json"),
     }
     return RunRecord.model_validate(known | fields)
 
@@ -165,17 +172,8 @@ def write_run(root: Path, run: RunRecord, *, partial: bool = False, document: An
     (folder / "measurements.csv").write_text(text.getvalue())
     request = {"block": 0, "cell": {"width": 8}, "slot": 3, "prompt_sha256": "aa" * 32, "prompt_tokens": 16}
     (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
-    plan = {
-        "experiment": run.experiment,
-        "question": QUESTION if run.experiment == "batch-decode" else "Does an f32 cache change the speed?",
-        "belief": "Eight streams give at least four times the tokens of one.",
-        "believed_because": "a step reads the weights once, however many rows it has",
-        "refuted_if": "the interval lies under 4",
-        "kind": "confirmatory",
-        "knob": "width",
-        "rule": RULE,
-    }
-    (folder / "plan.json").write_text(json.dumps(plan))
+    plan = PLAN if run.experiment == "batch-decode" else OTHER_PLAN
+    (folder / "plan.json").write_text(plan.canonical())
     conclusion = {
         "claims": ["On llvmpipe, eight streams of SmolLM2-135M decode 5.8 times the tokens of one."],
         "should_not_claim": ["Anything about a GPU.", "Anything about depths over 40 tokens."],

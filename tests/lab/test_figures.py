@@ -50,14 +50,14 @@ def test_an_interval_is_students_t_on_the_logarithms() -> None:
     )  # logs 1 and 3: mean 2, standard error 1, t(1 degree) = 12.7062
     assert found.n == 2
     assert [math.log(value) for value in found[:3]] == pytest.approx([2, 2 - 12.7062047, 2 + 12.7062047], rel=1e-6)
-    plain = figures.interval([1.0, 3.0], geometric=False)
-    assert plain[:3] == pytest.approx((2, 2 - 12.7062047, 2 + 12.7062047), rel=1e-6)
+    plain = figures.interval([-1.0, 1.0])
+    assert plain[:3] == pytest.approx((0, -12.7062047, 12.7062047), rel=1e-6)
 
 
 def test_an_interval_of_one_sample_is_that_sample_and_of_none_is_refused() -> None:
     assert figures.interval([5.0]) == pytest.approx((5, 5, 5, 1))
     for wrong in ([], [1.0, math.nan], [math.inf]):
-        with pytest.raises(ParameterError, match="finite samples"):
+        with pytest.raises(ParameterError, match="finite value"):
             figures.interval(wrong)
 
 
@@ -145,7 +145,10 @@ def test_a_subtitle_leaves_out_what_is_not_known() -> None:
 def test_units_in_a_columns_name_become_the_axis_title() -> None:
     assert figures.label("decode_tok_s") == "decode (tok/s)"
     assert figures.label("read_gb_s") == "read (GB/s)"
-    assert figures.label("width") == "width"
+    assert figures.label("gpu_ms_step") == "gpu step (ms)"
+    assert figures.label("j_per_token") == "j per token (J/tok)"
+    assert figures.label("share_of_read_bandwidth") == "share of read bandwidth"
+    assert figures.label("kv_type") == "kv type"
 
 
 def test_without_chrome_no_png_is_written_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

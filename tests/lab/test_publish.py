@@ -14,13 +14,15 @@ from urllib.parse import unquote, urlparse
 import nbformat
 import pytest
 from click.testing import CliRunner
-from synthetic_lab import BLOCKS, DONE, KILLED, PARTIAL, QUESTION, RULE, make_lab, notebook, record, samples, write_run
+from synthetic_lab import BLOCKS, DONE, KILLED, PARTIAL, PLAN, QUESTION, make_lab, notebook, record, samples, write_run
 
 from labkit.commands.publish import command
 from labkit.errors import LabError, RunError
-from labkit.lab.measurements import Measurement
+from labkit.lab.measurements import Measurement, append_rows
+from labkit.lab.plan import Rule
 from labkit.lab.publish import publish, publish_run
 from labkit.lab.publish.numbers import cell_table, main_number, number
+from labkit.lab.verdict import judge
 
 TOKEN = "hf_" + "a1B2c3D4" * 4
 
@@ -28,6 +30,14 @@ TOKEN = "hf_" + "a1B2c3D4" * 4
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
     return make_lab(tmp_path / "lab")
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lab with its site, only to be read."""
+    root = make_lab(tmp_path_factory.mktemp("published") / "lab")
+    publish(root)
+    return root
 
 
 class Addresses(HTMLParser):
@@ -74,17 +84,16 @@ def test_every_run_finished_killed_or_partial_has_a_page_and_the_index_lists_it(
         assert f'href="runs/{run_id}/index.html"' in index
     assert index.count(f">{QUESTION}</a></h2>") == 1  # one entry for the two runs that ask it
     assert "✓</span> confirmed" in index
-    assert "5.816× [5.649, 5.988]" in index
+    assert judge(PLAN, [Measurement(*row) for row in samples()]).number() in index
     assert "llvmpipe (LLVM 19.1.7, 256 bits)" in index
     assert "2026-12-01 00:16 UTC" in index
 
 
-def test_a_run_page_holds_belief_rule_claims_checks_conditions_and_files(lab: Path) -> None:
-    publish(lab)
-    page = page_of(lab, DONE)
+def test_a_run_page_holds_belief_rule_claims_checks_conditions_and_files(published: Path) -> None:
+    page = page_of(published, DONE)
     for text in (
         "Eight streams give at least four times the tokens of one.",
-        "decode_tok_s at width 8 over width 1 is at least 4.0 (margin 0.02)",
+        "decode_tok_s at width=8 over width=1, in each block: at least 4",
         "Anything about a GPU.",
         "ids equal the reference",
         "48 of 48",
@@ -105,21 +114,19 @@ def test_a_run_page_holds_belief_rule_claims_checks_conditions_and_files(lab: Pa
         (PARTIAL, ["Not finished.", "It had done 12 of 60."]),
     ],
 )
-def test_the_page_of_an_unfinished_run_says_what_became_of_it(lab: Path, run_id: str, words: list[str]) -> None:
-    publish(lab)
+def test_the_page_of_an_unfinished_run_says_what_became_of_it(published: Path, run_id: str, words: list[str]) -> None:
     for word in words:
-        assert word in page_of(lab, run_id)
-    assert "> confirmed<" not in page_of(lab, run_id)
+        assert word in page_of(published, run_id)
+    assert "> confirmed<" not in page_of(published, run_id)
 
 
-def test_the_lines_on_the_page_recompute_its_main_number(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(lab)
-    shown = re.search(r"<strong>([\d.]+)×</strong> \(geometric mean, n = (\d+)\)", page_of(lab, DONE))
-    block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', page_of(lab, DONE), re.DOTALL)
+def test_the_lines_on_the_page_recompute_its_main_number(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = re.search(r"<strong>([\d.]+)×</strong> \(geometric mean, n = (\d+)\)", page_of(published, DONE))
+    block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', page_of(published, DONE), re.DOTALL)
     assert shown
     assert block
     code = re.sub(r"<[^>]+>", "", block[1]).replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")
-    monkeypatch.chdir(lab / "site" / "runs" / DONE)
+    monkeypatch.chdir(published / "site" / "runs" / DONE)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(code, {})
     value, n = printed.getvalue().split()
@@ -132,19 +139,47 @@ def test_the_lines_on_the_page_recompute_its_main_number(lab: Path, monkeypatch:
 
 
 def test_a_main_number_without_a_control_is_the_metrics_mean_over_blocks() -> None:
-    rows = [Measurement(block, 0, '{"n":1}', "v", value, "") for block, value in ((0, 2.0), (0, 6.0), (1, 9.0))]
-    found = main_number(rows, {"metric": "v", "cell": {"n": 1}, "against": None})
+    rows = [Measurement(block, 0, '{"n":1}', "ttft_s", value, "") for block, value in ((0, 2.0), (0, 8.0), (1, 9.0))]
+    rule = Rule(metric="ttft_s", cell={"n": 1}, comparison="<=", threshold=1)
+    found = main_number(rows, rule)
     assert found
-    assert (found.value, found.n, found.text) == (pytest.approx(6.0), 2, "6.000")  # √((2 + 6)/2 × 9)
-    assert main_number(rows, {"metric": "v", "cell": {"n": 2}}) is None
-    assert main_number(rows, RULE) is None
+    assert (found.value, found.n, found.text) == (pytest.approx(6.0), 2, "6.000")  # √(√(2 × 8) × 9)
+    assert main_number(rows, PLAN.rule) is None
+    negative = [row._replace(value=-row.value) for row in rows if row.value > 2]
+    found = main_number(negative, rule)
+    assert found
+    assert (found.value, found.geometric) == (-8.5, False)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        PLAN.rule,
+        Rule(metric="gpu_ms_step", cell={"width": 32}, comparison="<=", threshold=1),
+        Rule(metric="decode_tok_s", cell={"width": 2}, against={"width": 4}, comparison="same", margin=0.1),
+    ],
+)
+def test_the_lines_give_the_effect_the_verdict_was_made_from(
+    rule: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Measurement(*row) for row in samples()]
+    append_rows(tmp_path / "measurements.csv", rows)
+    found, verdict = main_number(rows, rule), judge(PLAN.model_copy(update={"rule": rule}), rows)
+    assert found
+    monkeypatch.chdir(tmp_path)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(found.code, {})
+    value, n = printed.getvalue().split()
+    assert float(value) == pytest.approx(verdict.effect, rel=1e-12)
+    assert found.value == pytest.approx(verdict.effect, rel=1e-12)
+    assert int(n) == verdict.pairs == BLOCKS
 
 
 def test_the_table_of_cells_is_in_the_order_of_the_knob_and_says_what_it_leaves_out() -> None:
     rows = [Measurement(0, 0, f'{{"n":{n}}}', f"m{m}", 1.0 * n, "") for n in (16, 2, 1) for m in range(9)]
     table = cell_table(rows, "m8")
     assert table
-    assert [line[0] for line in table.lines] == ["n 1", "n 2", "n 16"]
+    assert [line[0] for line in table.lines] == ["n=1", "n=2", "n=16"]
     assert table.metrics[0] == "m8"
     assert table.left_out == "2 more metrics"
 
@@ -164,9 +199,8 @@ def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_nothing_a_page_loads_lies_outside_the_site_and_all_of_it_is_there(lab: Path) -> None:
-    publish(lab)
-    site = lab / "site"
+def test_nothing_a_page_loads_lies_outside_the_site_and_all_of_it_is_there(published: Path) -> None:
+    site = published / "site"
     for page in site.rglob("*.html"):
         found = Addresses(page.read_text())
         for address in [*found.loads, *found.links]:
@@ -186,10 +220,9 @@ def test_nothing_a_page_loads_lies_outside_the_site_and_all_of_it_is_there(lab: 
         assert "cdn" not in page.read_text()
 
 
-def test_a_page_is_light_and_plotly_is_there_once(lab: Path) -> None:
-    publish(lab)
-    assert [path.stat().st_size > 3_000_000 for path in (lab / "site").rglob("*.js")].count(True) == 1
-    assert max(path.stat().st_size for path in (lab / "site").rglob("*.html")) < 1_000_000
+def test_a_page_is_light_and_plotly_is_there_once(published: Path) -> None:
+    assert [path.stat().st_size > 3_000_000 for path in (published / "site").rglob("*.js")].count(True) == 1
+    assert max(path.stat().st_size for path in (published / "site").rglob("*.html")) < 1_000_000
 
 
 def test_a_flood_of_output_and_figures_still_gives_a_page_under_a_megabyte(lab: Path) -> None:
@@ -197,7 +230,7 @@ def test_a_flood_of_output_and_figures_still_gives_a_page_under_a_megabyte(lab: 
     flood = nbformat.v4.new_output("stream", name="stdout", text=("x" * 500 + "\n") * 300)
     document.cells += [nbformat.v4.new_code_cell("flood()", execution_count=9, outputs=[flood]) for _ in range(40)]
     picture = document.cells[5].outputs[0]
-    document.cells.append(nbformat.v4.new_code_cell("figures()", execution_count=10, outputs=[picture] * 300))
+    document.cells.append(nbformat.v4.new_code_cell("figures()", execution_count=10, outputs=[picture] * 100))
     write_run(lab, record("20261202T000000Z-flood-0000ffff"), document=document)
     publish(lab)
     assert (lab / "site/runs/20261202T000000Z-flood-0000ffff/index.html").stat().st_size < 1_000_000
@@ -354,10 +387,11 @@ def test_damage_in_a_run_is_said_on_its_page_and_in_the_report_and_the_rest_is_p
     (folder / "figure.json").write_text("{half")
     (folder / "notebook.ipynb").write_bytes(b"\xff\xfe")
     (folder / "measurements.csv").write_text("block,order,cell,metric,value,utc\n1,2\n")
+    (folder / "plan.json").write_text('{"experiment": "x"}')
     (lab / "data" / "runs" / KILLED / "run.json").write_text("{}")
     report = publish(lab)
     page = page_of(lab, DONE)
-    for name in ("figure.json", "notebook.ipynb", "measurements.csv"):
+    for name in ("figure.json", "notebook.ipynb", "measurements.csv", "plan.json"):
         assert f"{name} could not be read" in page or f"{name}, line" in page
         assert any(DONE in text and name in text for text in report.problems)
     assert any(KILLED in text for text in report.problems)

@@ -7,6 +7,8 @@ import pytest
 from labkit.lab.publish.markdown import render
 from labkit.lab.publish.pages import site_resolver
 
+pytestmark = pytest.mark.quick
+
 RUN = "20261201T001626Z-batch-decode-0a1b2c3d"
 RESOLVE = site_resolver(
     {"FINDINGS.md": "findings.html", "figures/a.png": "figures/a.png"}, {RUN: frozenset({"measurements.csv"})}, "../"

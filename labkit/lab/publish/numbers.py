@@ -2,12 +2,12 @@
 
 import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.lab.measurements import Measurement
+from labkit.lab.plan import Rule, cell_words
 from labkit.lab.record import canonical_cell
 
 METRICS_SHOWN = 7
@@ -16,12 +16,13 @@ CELLS_SHOWN = 60
 
 @dataclass(frozen=True)
 class MainNumber:
-    """What the rule judges: the geometric mean over `n` blocks, and the Python that recomputes it from the CSV."""
+    """What the rule judges: the mean over `n` blocks (geometric where it can be), and the Python that recomputes it."""
 
     what: str
     value: float
     n: int
     ratio: bool
+    geometric: bool
     code: str
 
     @property
@@ -29,56 +30,45 @@ class MainNumber:
         return number(self.value) + ("×" if self.ratio else "")
 
 
-def main_number(rows: Sequence[Measurement], rule: Mapping[str, Any]) -> MainNumber | None:
-    """Recomputes what `rule` judges from the samples: the geometric mean of the paired ratios metric(cell) /
-    metric(against) by block, or of the metric itself without `against`; None when the samples do not give it."""
-    metric, cell, against = rule.get("metric"), rule.get("cell"), rule.get("against")
-    if not isinstance(metric, str) or not isinstance(cell, Mapping):
+def main_number(rows: Sequence[Measurement], rule: Rule) -> MainNumber | None:
+    """Recomputes from the samples what `rule` judges, block by block; None when they do not give it."""
+    from labkit.lab.verdict import NoData, centre, effects
+
+    try:
+        _, values = effects(rule, rows)
+    except NoData:
         return None
-    top = canonical_cell(cell)
-    above = by_block(rows, metric, top)
-    if isinstance(against, Mapping):
-        bottom = canonical_cell(against)
-        below = by_block(rows, metric, bottom)
-        values = [above[block] / below[block] for block in above if below.get(block)]
-        what = f"{metric} at {cell_text(top)} over {cell_text(bottom)}, pair by pair"
-    else:
-        bottom, values, what = None, list(above.values()), f"{metric} at {cell_text(top)}"
-    if not values or min(values) <= 0:
-        return None
-    mean = math.exp(math.fsum(map(math.log, values)) / len(values))
-    return MainNumber(what, mean, len(values), bottom is not None, snippet(metric, top, bottom))
+    geometric = rule.ratio or min(values) > 0
+    what = f"{rule.metric} at {cell_words(rule.cell)}"
+    if rule.against is not None:
+        what += f" over {cell_words(rule.against)}, block by block"
+    return MainNumber(what, centre(values), len(values), rule.ratio, geometric, snippet(rule, geometric))
 
 
-def by_block(rows: Sequence[Measurement], metric: str, cell: str) -> dict[int, float]:
-    """The metric of a cell in each block; the mean where a block holds several samples."""
-    samples: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.metric == metric and row.cell == cell:
-            samples[row.block].append(row.value)
-    return {block: math.fsum(values) / len(values) for block, values in samples.items()}
-
-
-def snippet(metric: str, cell: str, against: str | None) -> str:
+def snippet(rule: Rule, geometric: bool) -> str:
     """Python, needing nothing but itself and `measurements.csv`, that prints the main number and its count."""
+    mean = "statistics.geometric_mean" if geometric else "statistics.fmean"
+    cells = [canonical_cell(cell) for cell in (rule.cell, rule.against) if cell is not None]
     lines = [
-        "import csv, math, statistics",
+        "import csv, statistics",
         "",
-        "blocks = {}  # (cell, block) → samples",
+        f"cell = {cells[0]!r}",
+        *([f"against = {cells[1]!r}"] if rule.ratio else []),
+        "samples = {}  # (cell, block) → values",
         'for row in csv.DictReader(open("measurements.csv")):',
-        f"    if row['metric'] == {metric!r}:",
-        "        blocks.setdefault((row['cell'], row['block']), []).append(float(row['value']))",
-        "value = {key: statistics.fmean(samples) for key, samples in blocks.items()}",
+        f"    if row['metric'] == {rule.metric!r} and row['cell'] in {'(cell, against)' if rule.ratio else '(cell,)'}:",
+        "        samples.setdefault((row['cell'], row['block']), []).append(float(row['value']))",
+        f"value = {{key: {mean}(values) for key, values in samples.items()}}",
+        "blocks = {block for _, block in value}",
     ]
-    if against is None:
-        lines.append(f"values = [v for (cell, _), v in value.items() if cell == {cell!r}]")
-    else:
+    if rule.ratio:
         lines += [
-            f"values = [v / value[{against!r}, block] for (cell, block), v in value.items()",
-            f"          if cell == {cell!r} and ({against!r}, block) in value]",
+            "effects = [value[cell, b] / value[against, b] for b in blocks",
+            "           if (cell, b) in value and (against, b) in value]",
         ]
-    lines.append("print(math.exp(statistics.fmean(map(math.log, values))), len(values))")
-    return "\n".join(lines)
+    else:
+        lines.append("effects = [value[cell, b] for b in blocks]")
+    return "\n".join([*lines, f"print({mean}(effects), len(effects))"])
 
 
 @dataclass(frozen=True)
@@ -128,14 +118,12 @@ def cell_order(cell: str) -> tuple[Any, ...]:
 
 
 def cell_text(cell: str) -> str:
-    """A cell in words: `{"kv":"f16","width":8}` is `kv f16, width 8`."""
+    """A stored cell in words: `{"kv":"f16","width":8}` is `kv=f16, width=8`."""
     try:
         knobs = json.loads(cell)
     except ValueError:
         return cell
-    if not isinstance(knobs, dict):
-        return cell
-    return ", ".join(f"{name} {value}" for name, value in knobs.items()) or "the only cell"
+    return cell_words(knobs) if isinstance(knobs, dict) and knobs else cell
 
 
 def number(value: float) -> str:

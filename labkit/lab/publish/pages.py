@@ -14,7 +14,7 @@ from labkit.lab.publish.notebook import notebook_html, text_html
 from labkit.lab.publish.numbers import cell_table, main_number
 from labkit.lab.publish.plots import Beside, figure_html
 from labkit.lab.publish.read import RunView
-from labkit.lab.publish.summary import Badge, badge, ending, plan_facts, result_text, rule_of, when_text
+from labkit.lab.publish.summary import Badge, badge, ending, plan_facts, result_text, when_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -79,7 +79,7 @@ def run_page(run: RunView, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
     """A run's page, and what must stand beside it. `resolve` finds addresses from the page's own folder."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
-    main = main_number(run.rows, rule_of(run))
+    main = main_number(run.rows, run.plan.rule) if run.plan else None
     has_notebook = run.notebook is not None
     notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
     checks = run.record.checks
@@ -102,7 +102,7 @@ def run_page(run: RunView, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
             figures=beside.figures,
             claims=texts(run.conclusion.get("claims")),
             not_claims=texts(run.conclusion.get("should_not_claim")),
-            cells=cell_table(run.rows, str(rule_of(run).get("metric") or "")),
+            cells=cell_table(run.rows, run.plan.rule.metric if run.plan else None),
             main=main,
             main_code=Markup(highlight(main.code, "python")) if main else "",
             checks=checks,
@@ -195,10 +195,10 @@ def index_page(
 
 def question(words: str, runs: Sequence[RunView], pictures: Mapping[str, str]) -> Question:
     """A question's entry; the verdict shown first is that of its newest run that came to one."""
-    judged = sorted(runs, key=lambda run: not run.verdict.get("outcome"))[:1]
+    judged = sorted(runs, key=lambda run: run.verdict is None)[:1]
     order = judged + [run for run in runs if run is not judged[0]]
     newest = order[0]
-    belief = str(newest.plan.get("belief") or "")
+    belief = newest.plan.belief if newest.plan else ""
     picture = pictures.get(newest.record.experiment, "")
     return Question(
         question=words,

@@ -4,13 +4,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from labkit.errors import RunError
+from pydantic import BaseModel, ValidationError
+
+from labkit.errors import LabError, RunError
 from labkit.lab.folder import PARTIAL, runs_folder
 from labkit.lab.measurements import Measurement, read_rows
+from labkit.lab.plan import Plan
 from labkit.lab.publish.redaction import Scrubber
 from labkit.lab.record import RunRecord, read_record
+from labkit.lab.verdict import Verdict
+
+Model = TypeVar("Model", bound=BaseModel)
 
 # What a reader may take away; the log stays at home, only its last lines are shown for a run that failed.
 PUBLISHED = (
@@ -33,9 +39,9 @@ class RunView:
     id: str
     folder: Path
     record: RunRecord
-    plan: dict[str, Any]
+    plan: Plan | None
     conclusion: dict[str, Any]
-    verdict: dict[str, Any]
+    verdict: Verdict | None
     rows: list[Measurement]
     figure: Any = None
     notebook: Any = None
@@ -53,8 +59,8 @@ class RunView:
     @property
     def question(self) -> str:
         """What the run asks: its plan's question, else its belief, else the experiment's name."""
-        words = self.plan.get("question") or self.plan.get("belief") or self.record.experiment.replace("-", " ")
-        return str(words)
+        plan = self.plan
+        return (plan.question or plan.belief if plan else "") or self.record.experiment.replace("-", " ")
 
     @property
     def device(self) -> str:
@@ -82,7 +88,7 @@ def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
     RunError only when its `run.json` cannot be read; any other damage is listed in `faults`."""
     record = read_record(folder)
     record = RunRecord.model_validate(scrubber.read(f"{record.id}/run.json", record.model_dump(by_alias=True)))
-    view = RunView(record.id, folder, record, {}, {}, dict(record.verdict or {}), [])
+    view = RunView(record.id, folder, record, None, {}, None, [])
     documents: dict[str, Any] = {}
     masked = set()
     for name in PUBLISHED:
@@ -103,7 +109,10 @@ def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
             masked.add(name)
         view.files[name] = content if clean is None else clean.encode()
     view.masked = frozenset(masked)
-    view.plan = mapping(documents.get("plan.json"))
+    if documents.get("plan.json") is not None:
+        view.plan = declared(Plan, documents["plan.json"], "plan.json", view.faults)
+    if record.verdict is not None:
+        view.verdict = declared(Verdict, record.verdict, "the verdict in run.json", view.faults)
     view.conclusion = mapping(documents.get("conclusion.json"))
     if not whole:
         return view
@@ -116,6 +125,16 @@ def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
     if not view.finished:
         view.log_tail = scrubber.read(f"{record.id}/log.txt", read_tail(folder / "log.txt"))
     return view
+
+
+def declared(kind: type[Model], document: Any, name: str, faults: list[str]) -> Model | None:
+    """`document` as a plan or a verdict; None, and a line among `faults`, when it is not one."""
+    try:
+        return kind.model_validate(document)
+    except (ValidationError, LabError) as error:
+        words = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
+        faults.append(f"{name} could not be read: {words}")
+        return None
 
 
 def redacted(file: str, name: str, text: str, scrubber: Scrubber) -> tuple[str | None, Any]:

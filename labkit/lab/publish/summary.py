@@ -1,12 +1,8 @@
 """What a run says of itself in a line: its verdict and result, its rule and belief, how it ended."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from labkit.lab.publish.numbers import cell_text, number
 from labkit.lab.publish.read import RunView
-from labkit.lab.record import canonical_cell
 
 SIGNS = {"confirmed": "✓", "refuted": "✗", "inconclusive": "?", "invalid": "–"}
 ENDINGS = {
@@ -17,7 +13,6 @@ ENDINGS = {
     "timed-out": ("This run ran out of time.", ""),
     "stopped-early": ("This run was stopped early.", ""),
 }
-COMPARISONS = {">=": "at least", "<=": "at most", "same": "the same within the margin", "different": "different"}
 
 
 @dataclass(frozen=True)
@@ -32,59 +27,18 @@ class Badge:
 
 def badge(run: RunView) -> Badge:
     """What a run came to: its verdict, else how it ended."""
-    outcome = str(run.verdict.get("outcome") or "")
-    if outcome:
-        strength = str(run.verdict.get("strength") or "")
-        words = [strength] + (["exploratory"] if run.record.exploratory else [])
+    if run.verdict is not None:
+        words = [run.verdict.strength] + (["exploratory"] if run.record.exploratory else [])
         words += ["planned after its data"] if run.record.retrospective else []
-        detail = " · ".join(word for word in words if word)
-        return Badge(outcome, SIGNS.get(outcome, "·"), outcome if outcome in SIGNS else "", detail)
+        return Badge(run.verdict.outcome, SIGNS[run.verdict.outcome], run.verdict.outcome, " · ".join(words))
     if not run.finished:
         return Badge(run.record.state.replace("-", " "), "!", "broken")
-    return Badge("no verdict", "·", "", "exploratory: no plan was declared" if not run.plan else "")
+    return Badge("no verdict", "·", "", "" if run.plan else "exploratory: no plan was declared")
 
 
 def result_text(run: RunView) -> str:
-    """The number of a verdict with its interval: `5.830× [5.701, 5.962], 10 pairs`."""
-    verdict = run.verdict
-    value = first_number(verdict, "estimate", "effect", "ratio", "value")
-    if value is None:
-        return ""
-    sign = "×" if isinstance(rule_of(run).get("against"), Mapping) else ""
-    low, high = first_number(verdict, "low", "lower"), first_number(verdict, "high", "upper")
-    interval = f" [{number(low)}, {number(high)}]" if low is not None and high is not None else ""
-    return f"{number(value)}{sign}{interval}"
-
-
-def first_number(mapping: Mapping[str, Any], *names: str) -> float | None:
-    """The first of `names` that is a number in `mapping` or in its `interval`."""
-    inner = mapping.get("interval")
-    for source in (mapping, inner if isinstance(inner, Mapping) else {}):
-        for name in names:
-            value = source.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
-    return None
-
-
-def rule_of(run: RunView) -> Mapping[str, Any]:
-    rule = run.plan.get("rule")
-    return rule if isinstance(rule, Mapping) else {}
-
-
-def rule_text(rule: Mapping[str, Any]) -> str:
-    """A decision rule in words: `decode_tok_s at width 8 over width 1 is at least 4 (margin 0.02)`."""
-    cell, against = rule.get("cell"), rule.get("against")
-    words = f"{rule.get('metric')}"
-    if isinstance(cell, Mapping):
-        words += f" at {cell_text(canonical_cell(cell))}"
-    if isinstance(against, Mapping):
-        words += f" over {cell_text(canonical_cell(against))}"
-    comparison = str(rule.get("comparison"))
-    words += f" is {COMPARISONS.get(comparison, comparison)}"
-    if comparison in (">=", "<=") and rule.get("threshold") is not None:
-        words += f" {rule['threshold']}"
-    return words + (f" (margin {rule['margin']})" if rule.get("margin") is not None else "")
+    """The number of a verdict with its interval, `5.83× [5.70, 5.96]`; empty without one."""
+    return run.verdict.number() if run.verdict is not None else ""
 
 
 def ending(run: RunView) -> dict[str, str] | None:
@@ -102,17 +56,16 @@ def ending(run: RunView) -> dict[str, str] | None:
 
 
 def plan_facts(run: RunView) -> list[tuple[str, str]]:
-    """What was believed and decided beforehand, line by line."""
-    plan = run.plan
-    facts = [
-        ("Belief", plan.get("belief")),
-        ("Because", plan.get("believed_because")),
-        ("Rule", rule_text(rule_of(run)) if rule_of(run) else None),
-        ("Refuted if", plan.get("refuted_if")),
-        ("Kind", plan.get("kind")),
-        ("Plan", planned(run)),
+    """What was believed and decided beforehand, and why the verdict is what it is, line by line."""
+    facts = run.plan.facts() if run.plan is not None else {}
+    lines: list[tuple[str, str]] = [
+        (name, facts[name]) for name in ("belief", "because", "rule", "refuted if", "cells", "kind") if name in facts
     ]
-    return [(name, str(text)) for name, text in facts if text]
+    if run.verdict is not None:
+        lines.append(("verdict because", run.verdict.reason))
+        lines += [("note", notice) for notice in run.verdict.notices]
+    lines += [("plan", text) for text in (planned(run),) if text]
+    return [(name[:1].upper() + name[1:], text) for name, text in lines]
 
 
 def planned(run: RunView) -> str | None:
