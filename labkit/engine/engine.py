@@ -17,6 +17,7 @@ from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
 from labkit.errors import DeviceError, EngineError, LabError, ParameterError
 from labkit.models.model import Model
+from labkit.models.shapes import ShapeModel
 from labkit.vulkan.device import Device
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
@@ -54,7 +55,7 @@ class StepRecord:
 class Engine:
     """A model ready to generate on a Vulkan device.
 
-    `model`: a `Model`, a catalogue name or a path. `device`: a `Device`, or a selector for the shared one.
+    `model`: a `Model`, a catalogue name or a path (or a `ShapeModel`, for speed only). `device`: a `Device`, or a selector for the shared one.
     `slots`: streams that decode together (1 to 256). `context`: positions a slot holds. `kv`: "f16" or "f32" cache.
     `arithmetic`: "exact" (float32 activations, the same order of sums at every width: ids equal those of the solo run)
     or "fast" (the fastest cut for each width; bitwise repeatable at one width).
@@ -63,7 +64,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Model | str,
+        model: Model | ShapeModel | str,
         device: Device | int | str | None = None,
         *,
         slots: int = 32,
@@ -79,7 +80,7 @@ class Engine:
             raise ParameterError(f"kv={kv!r} is not one of f16, f32")
         if arithmetic not in ("exact", "fast"):
             raise ParameterError(f"arithmetic={arithmetic!r} is not one of exact, fast")
-        self.model = model if isinstance(model, Model) else Model(model)
+        self.model: Model | ShapeModel = Model(model) if isinstance(model, str) else model
         if context > self.model.config.context:
             raise ParameterError(
                 f"context={context} is more than the {self.model.config.context} positions {self.model.name} was made for"

@@ -10,6 +10,7 @@ import numpy as np
 from labkit.models.config import ModelConfig
 from labkit.models.model import Model
 from labkit.models.operations import forward
+from labkit.models.shapes import ShapeModel
 from labkit.ops.linear import Matrix, upload
 from labkit.ops.weights import interleave, pack
 from labkit.vulkan.device import Device
@@ -78,40 +79,31 @@ class ResidentWeights:
                 self._load_swiglu(model, gate, up)
                 advance([gate, up])
             for name in used.norms:
-                self._norms[name] = self.pool.buffer(model.array(name).astype(np.float32), label=name)
+                self._norms[name] = self._vector(model, name)
         except BaseException:
             self.pool.close()
             raise
 
-    @staticmethod
-    def _rows(model: Model, name: str) -> np.ndarray:
-        return model.raw(name).reshape(model.tensors[name].shape[0], -1)
-
     def _load(self, model: Model, names: tuple[str, ...]) -> None:
-        tensors = [model.tensors[n] for n in names]
-        kinds = {t.type.name for t in tensors}
-        k = tensors[0].shape[1]
-        if len(kinds) == 1:
-            rows = (
-                np.concatenate([self._rows(model, n) for n in names]) if len(names) > 1 else self._rows(model, names[0])
-            )
-            label = " | ".join(names)
-            self._matrices[names] = [upload(self.pool, pack(rows, tensors[0].type.name, k), label)]
-        else:
-            self._matrices[names] = [
-                upload(self.pool, pack(self._rows(model, n), t.type.name, k), n)
-                for n, t in zip(names, tensors, strict=True)
-            ]
+        same = len({model.tensors[n].type.name for n in names}) == 1
+        self._matrices[names] = [self._matrix(model, names)] if same else [self._matrix(model, (n,)) for n in names]
 
     def _load_swiglu(self, model: Model, gate: str, up: str) -> None:
-        a, b = model.tensors[gate], model.tensors[up]
-        if a.type.name == b.type.name:
-            rows = interleave(self._rows(model, gate), self._rows(model, up))
-            packed = pack(rows, a.type.name, a.shape[1])
-            self._matrices[gate, up] = [upload(self.pool, packed, f"{gate} & {up}")]
+        if model.tensors[gate].type.name == model.tensors[up].type.name:
+            self._matrices[gate, up] = [self._matrix(model, (gate, up), interleaved=True)]
             self.joined_swiglu.add((gate, up))
         else:
             self._load(model, (gate, up))
+
+    def _matrix(self, model: Model, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
+        """One matrix of tensors of one type: their rows side by side, or taking turns."""
+        first = model.tensors[names[0]]
+        parts = [model.raw(n).reshape(model.tensors[n].shape[0], -1) for n in names]
+        rows = interleave(*parts) if interleaved else np.concatenate(parts) if len(parts) > 1 else parts[0]
+        return upload(self.pool, pack(rows, first.type.name, first.shape[1]), " | ".join(names))
+
+    def _vector(self, model: Model, name: str) -> Buffer:
+        return self.pool.buffer(model.array(name).astype(np.float32), label=name)
 
     def matrices(self, *names: str) -> list[Matrix]:
         """The matrices of a group: one where the file's types agree, else one a tensor."""
@@ -131,7 +123,17 @@ _lock = threading.Lock()
 _shared: dict[Any, tuple[ResidentWeights, list[int]]] = {}
 
 
+def _loader(model: Model) -> type[ResidentWeights]:
+    if isinstance(model, ShapeModel):
+        from labkit.engine.random_weights import RandomWeights
+
+        return RandomWeights
+    return ResidentWeights
+
+
 def _key(model: Model, device: Device) -> Any:
+    if isinstance(model, ShapeModel):
+        return (model.name, id(device))
     stat = model.path.stat()
     return (str(model.path.resolve()), stat.st_size, stat.st_mtime_ns, id(device))
 
@@ -147,7 +149,7 @@ def acquire(model: Model, device: Device, progress: Callable[[int, int], None] |
     key = _key(model, device)
     with _lock:
         if key not in _shared:
-            _shared[key] = (ResidentWeights(model, device, progress), [0])
+            _shared[key] = (_loader(model)(model, device, progress), [0])
         weights, count = _shared[key]
         count[0] += 1
         return weights

@@ -92,17 +92,24 @@ def register_architecture(architecture: Architecture) -> Architecture:
     return architecture
 
 
-def architecture_of(file: GgufFile) -> Architecture:
-    """The architecture `file` names. Raises ModelError with the known ones where it is none of them."""
+def architecture_named(name: object) -> Architecture:
+    """The architecture called `name`. Raises ModelError with the known ones where it is none of them."""
     import labkit.models.layouts as layouts
 
     for module in pkgutil.iter_modules(layouts.__path__):
         importlib.import_module(f"{layouts.__name__}.{module.name}")
-    name = file.metadata.get("general.architecture")
     if name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise ModelError(f"{file.path}: architecture {str(name)[:80]!r} is not among those labkit runs: {known}")
+        raise ModelError(f"architecture {str(name)[:80]!r} is not among those labkit runs: {known}")
     return ARCHITECTURES[str(name)]
+
+
+def architecture_of(file: GgufFile) -> Architecture:
+    """The architecture `file` names. Raises ModelError with the known ones where it is none of them."""
+    try:
+        return architecture_named(file.metadata.get("general.architecture"))
+    except ModelError as error:
+        raise ModelError(f"{file.path}: {error}") from None
 
 
 def read_config(file: GgufFile) -> ModelConfig:

@@ -93,6 +93,14 @@ class Model:
             sums[tensor.type.name] = sums.get(tensor.type.name, 0) + tensor.nbytes
         return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
+    def describe(self) -> dict[str, Any]:
+        """What a run record keeps: name, SHA-256 of the file, architecture, bytes by tensor type, shape."""
+        return {
+            "name": self.name, "sha256": self.sha256, "random_weights": False, "architecture": self.config.architecture,
+            "bytes_by_type": self.bytes_by_type, "layers": self.config.layers, "hidden": self.config.hidden,
+            "vocab": self.config.vocab,
+        }  # fmt: skip
+
     def close(self) -> None:
         """Let go of the file; reading tensors afterwards raises ModelError. Closing twice is harmless."""
         self._file.close()

@@ -1,0 +1,157 @@
+// matvec: the GPU cut of linear for few activation rows (1 to 8): y[r][i] = sum over k of W[i][k] * x[r][k].
+//
+//   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
+//
+// W: [n][k] in resident tiles (include/weights.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
+// A team of 32 invocations reads 512 contiguous bytes at a time, 16 each: one tile of f16, bf16 or q8 (two invocations a
+// row), two neighbouring tiles of q4 (one a row). f32 takes half a tile. A workgroup is TEAMS teams that take every
+// TEAMS-th step of K, each for TILES row tiles; their sums are added in fixed order at the end. The order of additions of
+// an element depends on TEAMS and k alone.
+// Grid: x = groups of TILES row tiles, y = activation rows in groups of COLS.
+//
+// variant f32: -DWEIGHT_F32
+// variant f16: -DWEIGHT_F16
+// variant bf16: -DWEIGHT_BF16
+// variant q8: -DWEIGHT_Q8
+// variant q4: -DWEIGHT_Q4
+// variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#include "buffers.glsl"
+#include "weights.glsl"
+
+layout(constant_id = 0) const uint COLS = 1;
+layout(constant_id = 1) const uint TILES = 2;
+layout(constant_id = 2) const uint TEAMS = 4;
+layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 4) const uint UNROLL = 2;   // steps of K whose loads are in flight at once
+layout(constant_id = 5) const bool TAIL = false;  // k is not a multiple of a step
+layout(constant_id = 6) const uint LOCAL = 128;   // 32 * TEAMS
+layout(local_size_x_id = 6, local_size_y = 1, local_size_z = 1) in;
+
+layout(push_constant, std430) uniform Push {
+    Words4 w;
+    Words scales;
+    Floats4 x;
+    Floats y;
+    uint rows;
+    uint n;
+    uint k;
+    uint x_stride;
+    uint y_stride;
+};
+
+#if defined(WEIGHT_Q4)
+const uint EACH = 32, STEP = 64;  // elements an invocation has of a row; elements of K a team takes in a step
+#elif defined(WEIGHT_Q8)
+const uint EACH = 16, STEP = 32;
+#elif defined(WEIGHT_F32)
+const uint EACH = 4, STEP = 8;
+#else
+const uint EACH = 8, STEP = 16;
+#endif
+const uint PER_TILE = BLOCK / EACH;  // invocations on a row of a tile
+shared float parts[TEAMS * 32 * TILES * COLS];
+
+// Four elements (from 4 * i) of an invocation's 16 bytes, as codes.
+vec4 four(uvec4 q, uint i) {
+#if defined(WEIGHT_Q4)
+    const uint word = q[i / 2] >> (16 * (i % 2));
+    return vec4(word & 15u, (word >> 4) & 15u, (word >> 8) & 15u, (word >> 12) & 15u);
+#elif defined(WEIGHT_Q8)
+    const int word = int(q[i]);
+    return vec4((word << 24) >> 24, (word << 16) >> 24, (word << 8) >> 24, word >> 24);
+#elif defined(WEIGHT_F16)
+    return vec4(unpackHalf2x16(q[2 * i]), unpackHalf2x16(q[2 * i + 1]));
+#elif defined(WEIGHT_BF16)
+    return uintBitsToFloat(uvec4(q[2 * i] << 16, q[2 * i] & 0xFFFF0000u, q[2 * i + 1] << 16, q[2 * i + 1] & 0xFFFF0000u));
+#else
+    return uintBitsToFloat(q);
+#endif
+}
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex % 32, team = gl_LocalInvocationIndex / 32;
+    const uint blocks = (k + BLOCK - 1) / BLOCK, steps = (k + STEP - 1) / STEP;
+    const uint last_tile = (n + TILE - 1) / TILE - 1;
+    const uint first_col = gl_WorkGroupID.y * COLS;
+#if defined(WEIGHT_Q4)
+    const uint row = lane % 16, within = (lane / 16) * 32;
+#elif defined(WEIGHT_F32)
+    const uint row = lane / 2, within = (lane % 2) * 4;
+#else
+    const uint row = lane / 2, within = (lane % 2) * EACH;
+#endif
+    uint base[TILES];
+    for (uint t = 0; t < TILES; t++) base[t] = min(gl_WorkGroupID.x * TILES + t, last_tile) * blocks;
+    float sum[TILES][COLS];
+    for (uint t = 0; t < TILES; t++)
+        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
+    for (uint step = team; step < steps; step += TEAMS * UNROLL) {
+        uvec4 q[UNROLL][TILES];
+        Scale s[UNROLL][TILES];
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            const uint at = min(step + u * TEAMS, steps - 1) * STEP + within;  // element of K
+            const uint block = min(at / BLOCK, blocks - 1);
+            [[unroll]] for (uint t = 0; t < TILES; t++) {
+                const uint tile = base[t] + block;
+                q[u][t] = w.v[(tile * TILE + row) * PER_TILE + (at % BLOCK) / EACH];
+                s[u][t] = load_scale(scales, tile, row);
+            }
+        }
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            const uint at = (step + u * TEAMS) * STEP + within;
+            if (step + u * TEAMS >= steps) break;
+            [[unroll]] for (uint c = 0; c < COLS; c++) {
+                const uint from = (min(first_col + c, rows - 1) * x_stride + at) / 4;
+                float part[TILES], total = 0.0;
+                [[unroll]] for (uint t = 0; t < TILES; t++) part[t] = 0.0;
+                [[unroll]] for (uint i = 0; i < EACH / 4; i++) {
+                    const vec4 a = TAIL && at + 4 * i >= k ? vec4(0.0) : x.v[from + i];
+                    total += (a.x + a.y) + (a.z + a.w);
+                    [[unroll]] for (uint t = 0; t < TILES; t++) {
+                        const vec4 e = four(q[u][t], i);
+                        part[t] = fma(e.x, a.x, part[t]);
+                        part[t] = fma(e.y, a.y, part[t]);
+                        part[t] = fma(e.z, a.z, part[t]);
+                        part[t] = fma(e.w, a.w, part[t]);
+                    }
+                }
+                [[unroll]] for (uint t = 0; t < TILES; t++) {
+#if defined(WEIGHT_Q4)
+                    sum[t][c] = fma(s[u][t].d, part[t], fma(s[u][t].m, total, sum[t][c]));
+#elif defined(WEIGHT_Q8)
+                    sum[t][c] = fma(s[u][t].d, part[t], sum[t][c]);
+#else
+                    sum[t][c] += part[t];
+#endif
+                }
+            }
+        }
+    }
+    [[unroll]] for (uint t = 0; t < TILES; t++)
+        [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
+    barrier();
+    // each invocation now finishes some of the 16 * TILES * COLS results (pairs of rows with SWIGLU)
+    const uint results = TILE * TILES * COLS / (EPILOGUE == 2 ? 2 : 1);
+    for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
+        const uint c = item % COLS, first = item / COLS * (EPILOGUE == 2 ? 2 : 1), t = first / TILE, own = first % TILE;
+        float total[2] = float[2](0.0, 0.0);
+        for (uint j = 0; j < (EPILOGUE == 2 ? 2 : 1); j++)
+            for (uint g = 0; g < TEAMS; g++) {
+#if defined(WEIGHT_Q4)
+                const uint a = own + j, b = a + 16;
+#else
+                const uint a = 2 * (own + j), b = a + 1;
+#endif
+                total[j] += parts[((g * 32 + a) * TILES + t) * COLS + c] + parts[((g * 32 + b) * TILES + t) * COLS + c];
+            }
+        const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
+        if (r >= rows || i >= n) continue;
+        if (EPILOGUE == 2) y.v[r * y_stride + i / 2] = total[0] / (1.0 + exp(-total[0])) * total[1];
+        else if (EPILOGUE == 1) y.v[r * y_stride + i] += total[0];
+        else y.v[r * y_stride + i] = total[0];
+    }
+}
