@@ -85,9 +85,14 @@ def workspace_bytes(device: Device, lines: int, vocab: int, stride: int) -> int:
     return lines * (stride * 4 + cut(device).chunks(vocab) * 16 + 8 + _list(device, stride) * 8)
 
 
+def line_group(device: Device) -> tuple[int, int]:
+    """(LOCAL, FAN) of the kernels that take a whole line a workgroup; on a CPU, barriers of few are cheap."""
+    return (16, 4) if device.is_cpu else (256, 16)
+
+
 def _list(device: Device, stride: int) -> int:
     """Places in the list of one line's candidates: every invocation's share of the line, in whole vec4s."""
-    local = cut(device).local
+    local, _ = line_group(device)
     return -(-stride // (4 * local)) * 4 * local
 
 
@@ -148,7 +153,8 @@ def record(
         "stride": stride,
     }
     shape: dict[str, int | float | bool] = {"LOCAL": form.local, "QUADS": form.quads, "FAN": form.fan}
-    reduce: dict[str, int | float | bool] = {"LOCAL": form.local, "FAN": form.fan}
+    local, fan = line_group(device)
+    reduce: dict[str, int | float | bool] = {"LOCAL": local, "FAN": fan}
     candidates: list[Range] = []
     if not greedy:
         if bias is None or counts is None or space is None:

@@ -42,7 +42,7 @@ class Cut:
 
 def cut(device: Device) -> Cut:
     """The device's cut. It depends on nothing else, so sums keep their order at every number of lines."""
-    return Cut(64, 4, 8) if device.is_cpu else Cut(256, 2, 16)
+    return Cut(16, 16, 4) if device.is_cpu else Cut(256, 2, 16)
 
 
 def partials_bytes(device: Device, lines: int, vocab: int) -> int:
@@ -107,13 +107,13 @@ def record(
         )
     device, form = program.device, cut(program.device)
     chunks = form.chunks(vocab)
-    local = 32 if device.is_cpu else 256
+    local, fan = (16, 4) if device.is_cpu else (256, 16)
     kernel = device.kernel(
         "top_logprobs",
         constants={
             "LOCAL": local,
             "CHUNK": form.chunk,
-            "FAN": 8 if local == 32 else 16,
+            "FAN": fan,
             "MAX_CHUNKS": max(64, 1 << (chunks - 1).bit_length()),  # one pipeline serves many vocabularies
         },
     )

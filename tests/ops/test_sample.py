@@ -10,8 +10,9 @@ from scipy.special import log_softmax
 from labkit.engine.sampling import Sampling, pack, pack_bias
 from labkit.errors import ParameterError
 from labkit.ops import sample as op
+from labkit.ops import top_logprobs as top_op
 from labkit.ops.sample import LIVE, NOT_FINITE, hash_bits, kept, reference, sample
-from labkit.ops.top_logprobs import NONE, padded, partials_bytes
+from labkit.ops.top_logprobs import NONE, Cut, padded, partials_bytes
 
 DRAWS = 20_000
 SETTINGS = [
@@ -358,6 +359,23 @@ def test_another_seed_or_position_draws_anew(device):
     samplings = [Sampling(temperature=1.0, seed=i // 32) for i in range(64)]
     tokens, _, _ = sample(device, x, samplings, list(range(32)) * 2)
     assert len(set(tokens.tolist())) > 60  # 64 draws of 5,000: on average 0.4 coincide
+
+
+@pytest.mark.parametrize(
+    ("cut", "group"), [(Cut(256, 2, 16), (256, 16)), (Cut(64, 4, 8), (32, 8)), (Cut(8, 4, 2), (8, 2))], ids=str
+)
+def test_every_cut_of_the_work_chooses_the_same_tokens(device, monkeypatch, cut, group):
+    """The first is what GPUs run."""
+    lines, vocab = 27, 5003
+    x, counts = draw(lines, vocab, seed=8), seen(lines, vocab)
+    samplings = [Sampling(**SETTINGS[i % len(SETTINGS)], seed=i) if i % 3 else Sampling() for i in range(lines)]
+    for module in (op, top_op):
+        monkeypatch.setattr(module, "cut", lambda _: cut)
+    monkeypatch.setattr(op, "line_group", lambda _: group)
+    tokens, logprobs, _ = sample(device, x, samplings, list(range(lines)), counts)
+    want = [reference(x[i], samplings[i], counts[i], i) for i in range(lines)]
+    assert tokens.tolist() == [token for token, _ in want]
+    assert np.abs(logprobs - [logprob for _, logprob in want]).max() < 1e-5
 
 
 # refusals

@@ -104,6 +104,17 @@ def test_a_line_is_bitwise_the_same_in_any_company(device):
             assert np.array_equal(got, want[part])
 
 
+@pytest.mark.parametrize("cut", [op.Cut(256, 2, 16), op.Cut(64, 4, 8), op.Cut(8, 4, 2)], ids=str)
+def test_every_cut_of_the_work_gives_the_same_ids(device, monkeypatch, cut):
+    x = draw(9, 5003)
+    monkeypatch.setattr(op, "cut", lambda _: cut)
+    ids, logprobs, lse = top_logprobs(device, x, 12)
+    want_ids, want, want_lse = reference(x, 12)
+    assert np.array_equal(ids, want_ids)
+    assert error(logprobs, want) < TOLERANCE
+    assert error(lse, want_lse) < TOLERANCE
+
+
 def test_a_padding_line_is_skipped_and_says_so(device):
     x = op.padded(draw(3, 700))
     x[1] = np.nan
