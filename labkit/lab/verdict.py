@@ -246,7 +246,7 @@ def decide(rule: Rule, found: statistics.Interval) -> tuple[Outcome, str, bool]:
             return "confirmed", f"{subject} is {asked} {text}{nearly}", close
         if missed:
             return "refuted", f"{subject} is not {asked} {text}{nearly}", close
-        return "inconclusive", f"{subject} straddles {text}", close
+        return "inconclusive", f"{subject} straddles {text}", False
     inside, outside = low >= bottom and high <= top, high < bottom or low > top
     band = f"{bottom:.6g} to {top:.6g}" if rule.margin else text
     if inside or outside:

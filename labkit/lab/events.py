@@ -1,0 +1,297 @@
+"""The ledger's truth: immutable event files, named by time and content, written whole or not at all."""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from labkit.errors import LabError, LedgerError
+from labkit.lab.plan import Plan
+from labkit.lab.record import Check, Frozen
+from labkit.lab.verdict import Verdict
+
+EVENT_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}\.json")
+LOCK_WAIT_S = 120
+Ledger = Literal["FINDINGS.md", "MISTAKES.md", "OPEN-PROBLEMS.md", "LEVERS.md"]
+
+
+class Number(Frozen):
+    """A reference to a record: over the `n` blocks of `run` in which `metric` was measured at `cell` (canonical JSON),
+    its mean is `value` (geometric where all are positive)."""
+
+    run: str
+    metric: str
+    cell: str
+    n: int
+    value: float
+
+
+class Claim(Frozen):
+    """A sentence the notebook claims. `withheld` says which of its numbers the run's data do not bear out; it is then
+    not a claim of the ledger's."""
+
+    text: str
+    withheld: str = ""
+
+
+class Scope(Frozen):
+    """What a verdict holds for: the rule of an experiment, and the device, driver, build, model and shape measured.
+
+    Runs of equal scope are sessions of one verdict. Data older than their rule are a scope of their own, so a rule
+    written to fit never stands beside one that was risked."""
+
+    experiment: str
+    rule: str
+    device: str
+    uuid: str
+    driver: str
+    build: str
+    model: str
+    shape: str
+    retrospective: bool = False
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that stand for the whole scope."""
+        return digest(self.model_dump_json())
+
+    @property
+    def question(self) -> str:
+        """What stays the same when the same rule is tried elsewhere: experiment and rule."""
+        return digest(self.experiment + self.rule)
+
+
+class Event(Frozen):
+    """One thing that happened to the ledger; `utc` is when it was added, to the microsecond."""
+
+    schema_version: Literal[1] = 1
+    utc: str
+
+    @property
+    def day(self) -> str:
+        """The date of `utc`."""
+        return self.utc[:10]
+
+
+class EntryEvent(Event):
+    """A run judged by its plan. `faults` are what a person may waive to make an invalid run count (see `Waiver`)."""
+
+    kind: Literal["entry"] = "entry"
+    run: str
+    ended: str
+    plan: dict[str, Any]
+    plan_hash: str
+    scope: Scope
+    verdict: Verdict
+    faults: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    numbers: tuple[Number, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    should_not_claim: tuple[str, ...] = ()
+    commit: str = ""
+    measurements_sha256: str
+
+    @property
+    def planned(self) -> Plan:
+        """The plan as an object."""
+        return Plan.model_validate(self.plan)
+
+
+class NoteEvent(Event):
+    """A dated note by a person; `ledger` is the file it stands in."""
+
+    kind: Literal["note"] = "note"
+    text: str
+    ledger: Ledger = "FINDINGS.md"
+
+
+class Waiver(Event):
+    """A person's reason to let a run count although `fault` spoke against it; it is printed on the entry."""
+
+    kind: Literal["waiver"] = "waiver"
+    run: str
+    fault: str
+    reason: str
+
+
+class Correction(Event):
+    """A person's correction of the entry that holds `run`. With `retracts` the entry is struck through, and the runs
+    it had no longer count."""
+
+    kind: Literal["correction"] = "correction"
+    run: str
+    text: str
+    retracts: bool = False
+
+
+class HandEdit(Event):
+    """A change someone made below the line of a rendered ledger: kept here, since the entry is rendered again."""
+
+    kind: Literal["edit"] = "edit"
+    ledger: Ledger
+    anchor: str
+    diff: tuple[str, ...]
+
+
+AnyEvent = Annotated[EntryEvent | NoteEvent | Waiver | Correction | HandEdit, Field(discriminator="kind")]
+_reader: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An event with the name of its file, which orders events: by time, then by content."""
+
+    name: str
+    event: EntryEvent | NoteEvent | Waiver | Correction | HandEdit
+
+    @property
+    def mark(self) -> str:
+        """Eight digits of the content's hash, for anchors."""
+        return self.name.rpartition("-")[2][:8]
+
+
+@dataclass(frozen=True)
+class Events:
+    """All readable events in order, and a line for each file that is not one."""
+
+    stored: tuple[Stored, ...]
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """A hash of the names: equal sets of events have equal state, whatever order they came in."""
+        return digest("\n".join(item.name for item in self.stored))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The events of one kind, in order."""
+        return [item.event for item in self.stored if isinstance(item.event, kind)]
+
+    def through(self, name: str) -> "Events":
+        """The events up to and with `name`."""
+        return Events(tuple(item for item in self.stored if item.name <= name))
+
+
+def digest(text: str) -> str:
+    """The first sixteen hexadecimal digits of SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def events_folder(root: Path) -> Path:
+    """Where the lab at `root` keeps its events."""
+    return root / "data" / "ledger"
+
+
+@contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Holds the ledger's lock. It falls free when its holder dies. LedgerError when it cannot be had in two minutes."""
+    from filelock import FileLock, Timeout
+
+    folder = events_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=LOCK_WAIT_S, poll_interval=0.005)
+    except Timeout:
+        raise LedgerError(f"another process has held the ledger for {LOCK_WAIT_S} s; see {folder / '.lock'}") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def utc_exact() -> str:
+    """The present in UTC to the microsecond: `2026-12-01T00:16:26.004211Z`."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def write_event(root: Path, event: Event) -> Path:
+    """Writes an event's file and returns its path once it is on the disk. Nothing is ever overwritten: the file is
+    written aside and linked into place, so a reader sees all of it or none, and a process that dies leaves none."""
+    folder = events_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps(event.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+    content += "\n"
+    stamp = event.utc.replace("-", "").replace(":", "")
+    path = folder / f"{stamp}-{digest(content)}.json"
+    aside = folder / f".{path.name}.{secrets.token_hex(4)}"
+    try:
+        with aside.open("x", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass  # the same event to the last byte: it is there already
+        except OSError:  # a file system without hard links
+            os.rename(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    return path
+
+
+_known: dict[Path, Stored] = {}  # events do not change: each is read and checked once a process
+
+
+def read_events(root: Path, fresh: bool = False) -> Events:
+    """Every event, in order, each checked against the hash in its name; `fresh` reads again what is known already.
+
+    A file that is torn, changed or of another make is not an error here: `damaged` has a line that names it."""
+    folder = events_folder(root)
+    stored, damaged = [], []
+    for name in sorted(os.listdir(folder)) if folder.is_dir() else []:
+        if name.startswith(".") or not name.endswith(".json"):
+            continue
+        path = folder / name
+        if fresh or path not in _known:
+            try:
+                _known[path] = read_event(path)
+            except LabError as error:
+                _known.pop(path, None)
+                damaged.append(str(error))
+                continue
+        stored.append(_known[path])
+    return Events(tuple(stored), tuple(damaged))
+
+
+def read_event(path: Path) -> Stored:
+    """One event. LedgerError says what is wrong with the file."""
+    where = f"data/ledger/{path.name}"
+    if not EVENT_NAME.fullmatch(path.name):
+        raise LedgerError(f"{where} is not named as an event; restore its name or remove it")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"{where} cannot be read: {error.strerror}") from None
+    if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
+        raise LedgerError(
+            f"{where} is damaged or was changed: its name's hash is not its content's; restore it from git"
+        )
+    try:
+        return Stored(path.name, _reader.validate_json(content))
+    except (ValidationError, LabError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"msg": str(error), "loc": ()}
+        place = ".".join(str(part) for part in first["loc"])
+        raise LedgerError(f"{where} is not an event this version reads: {place} {first['msg']}".rstrip()) from None
+
+
+def shape_words(shape: Mapping[str, Any]) -> str:
+    """What was kept fixed, as a reader writes it: `kv=f16, tokens=24`."""
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in sorted(shape.items())
+    )

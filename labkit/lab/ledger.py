@@ -1,0 +1,219 @@
+"""The ledger: runs, notes, waivers and corrections go in as events; the markdown files are rendered from them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.errors import LedgerError
+from labkit.lab.claims import cell_numbers, checked_claims, known_numbers
+from labkit.lab.entries import UNCHECKED, Book, Entry, read_book
+from labkit.lab.events import (
+    Correction,
+    EntryEvent,
+    Events,
+    HandEdit,
+    Ledger,
+    NoteEvent,
+    Waiver,
+    read_events,
+    utc_exact,
+    write_event,
+    writing,
+)
+from labkit.lab.ledger_files import CONFLICT, LedgerFile, edit_lines, ledger_text, read_ledger, write_if_changed
+from labkit.lab.measurements import read_rows
+from labkit.lab.plan import read_plan
+from labkit.lab.record import RunRecord, canonical_cell, read_record
+from labkit.lab.render import LEDGERS, Block, render_book
+from labkit.lab.scope import scope_of
+from labkit.lab.verdict import judge, judge_folder
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What rendering did: the files it changed, the hand edits it kept, and what it could not read."""
+
+    changed: tuple[Path, ...]
+    kept: tuple[HandEdit, ...]
+    problems: tuple[str, ...]
+
+
+def append(root: Path, folder: Path) -> list[Path]:
+    """Enters a final run folder in the ledger of the lab at `root`, and renders; the event files written.
+
+    None for a run without a plan (nothing was asked) and for one that is in the ledger already. Once this returns,
+    the event is on the disk. LedgerError for a run that was not completed."""
+    record = read_record(folder)
+    if record.state != "completed":
+        raise LedgerError(f"{record.id} ended as {record.state}; only completed runs are entered")
+    if not (folder / "plan.json").exists() or find_run(read_events(root), record.id):
+        return []
+    judged = entry_event(record, folder)
+    with writing(root):
+        if find_run(read_events(root), record.id):
+            return []
+        path = write_event(root, judged.model_copy(update={"utc": utc_exact()}))
+    render(root, only_if_stale=True)
+    return [path]
+
+
+def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
+    """What the ledger keeps of a run, all of it recomputed from the run's own files."""
+    from labkit.lab.capture import sha256_file
+
+    plan, rows, verdict = read_plan(folder / "plan.json"), read_rows(folder / "measurements.csv"), judge_folder(folder)
+    numbers = cell_numbers(record.id, rows)
+    conclusion = {}
+    if (folder / "conclusion.json").exists():
+        try:
+            conclusion = dict(json.loads((folder / "conclusion.json").read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise LedgerError(f"{folder / 'conclusion.json'} is damaged; it must be a JSON object") from None
+    known = known_numbers(numbers, verdict, [record.parameters, plan.model_dump(mode="json")])
+    planned = [canonical_cell(cell) for cell in plan.cells]
+    shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
+    faults: tuple[str, ...] = ()
+    if verdict.outcome == "invalid" and judge(plan, rows).outcome != "invalid" and record.plan_hash == plan.hash:
+        faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
+    return EntryEvent(
+        utc=utc,
+        run=record.id,
+        ended=record.ended or record.started,
+        plan=plan.model_dump(mode="json"),
+        plan_hash=plan.hash,
+        scope=scope_of(record, plan),
+        verdict=verdict,
+        faults=faults,
+        checks=record.checks,
+        numbers=tuple(sorted(shown, key=lambda number: planned.index(number.cell))),
+        claims=checked_claims(map(str, conclusion.get("claims", ())), known),
+        should_not_claim=tuple(map(str, conclusion.get("should_not_claim", ()))),
+        commit=record.git.commit if record.git else "",
+        measurements_sha256=sha256_file(folder / "measurements.csv") if rows else "",
+    )
+
+
+def note(root: Path, text: str, ledger: Ledger = "FINDINGS.md") -> Path:
+    """Adds a dated note by a person, its first line the heading, and renders. LedgerError when it says nothing."""
+    if not text.strip():
+        raise LedgerError("the note is empty; give it at least a line of text")
+    return add(root, NoteEvent(utc=utc_exact(), text=text.strip(), ledger=ledger))
+
+
+def waive(root: Path, run: str, fault: str, reason: str) -> Path:
+    """Lets an invalid run count, for a reason that is printed on its entry. `fault` is the name of the failed check, or
+    `unchecked`. LedgerError when the run is not in the ledger or has no such fault."""
+    event = require_run(read_events(root), run)
+    if fault not in event.faults:
+        has = f"it has: {', '.join(event.faults)}" if event.faults else "nothing about it can be waived"
+        raise LedgerError(f"{event.run} has no fault {fault!r}; {has}")
+    if not reason.strip():
+        raise LedgerError(f"waiving {fault!r} needs a reason: it is printed on the entry")
+    return add(root, Waiver(utc=utc_exact(), run=event.run, fault=fault, reason=reason.strip()))
+
+
+def correct(root: Path, name: str, text: str, retracts: bool = False) -> Path:
+    """Adds a person's correction to the entry with this anchor or run; with `retracts` it is struck through, moves to
+    the mistakes, and its runs no longer count. LedgerError when there is no such entry, or nothing is said."""
+    entry = require_entry(read_book(read_events(root)), name)
+    if not text.strip():
+        raise LedgerError("the correction is empty; say what is wrong")
+    if retracts and entry.struck:
+        raise LedgerError(f"{entry.anchor} is struck through already")
+    run = entry.newest.run if entry.anchor == name else name
+    return add(root, Correction(utc=utc_exact(), run=run, text=text.strip(), retracts=retracts))
+
+
+def add(root: Path, event: NoteEvent | Waiver | Correction) -> Path:
+    """Writes an event and renders."""
+    with writing(root):
+        path = write_event(root, event.model_copy(update={"utc": utc_exact()}))
+    render(root, only_if_stale=True)
+    return path
+
+
+def render(root: Path, only_if_stale: bool = False) -> Rendered:
+    """Renders the ledgers from the events, each swapped in whole; what a person wrote above the line stays.
+
+    Rendering what is rendered changes no byte. A block that was edited by hand is rendered again, and the edit is kept
+    as an event and shown beneath it. `only_if_stale` does nothing when the files show every event already, as they do
+    when another process that waited for the same lock has rendered them."""
+    with writing(root):
+        events = read_events(root)
+        if only_if_stale and all(shows(root / name, events) for name in LEDGERS):
+            return Rendered((), (), events.damaged)
+        files = {name: read_ledger(root / name) for name in LEDGERS}
+        edits, problems = find_edits(events, files)
+        for edit in edits:
+            write_event(root, edit)
+        events = read_events(root) if edits else events
+        book = read_book(events)
+        through = events.stored[-1].name if events.stored else ""
+        rendered = render_book(book)
+        changed = [
+            root / name
+            for name in LEDGERS
+            if write_if_changed(root / name, ledger_text(files[name].head, rendered[name], events.state, through))
+        ]
+    return Rendered(tuple(changed), tuple(edits), (*events.damaged, *book.problems, *problems))
+
+
+def shows(path: Path, events: Events) -> bool:
+    """Whether a ledger was rendered from these very events."""
+    try:
+        return f" state {events.state} through " in path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+
+
+def find_edits(events: Events, files: dict[Ledger, LedgerFile]) -> tuple[list[HandEdit], list[str]]:
+    """What people changed below the line since each ledger was rendered, and a line for what is not an edit: the marks
+    of an unresolved merge, since the blocks of both sides come from the events."""
+    edits: list[HandEdit] = []
+    problems: list[str] = []
+    now: dict[str, list[Block]] = {}
+    for name, file in files.items():
+        if not file.edited:
+            continue
+        earlier = events.through(file.through)
+        then = render_book(read_book(earlier)) if earlier.state == file.state else {}
+        now = now or render_book(read_book(events))
+        for block in file.edited:
+            if CONFLICT.search(block.text):
+                problems.append(f"{name}: merge conflict marks at {block.anchor or 'the top'} were rendered away")
+                continue
+            rendered = text_of(now, name, block.anchor)
+            if rendered == block.text:
+                continue
+            diff = edit_lines(text_of(then, name, block.anchor) or rendered, block.text)
+            if diff:
+                edits.append(HandEdit(utc=utc_exact(), ledger=name, anchor=block.anchor, diff=diff))
+    return edits, problems
+
+
+def text_of(rendered: dict[str, list[Block]], name: str, anchor: str) -> str:
+    """A block's rendered text, or nothing."""
+    return next((block.text.strip() for block in rendered.get(name, []) if block.anchor == anchor), "")
+
+
+def find_run(events: Events, run: str) -> EntryEvent | None:
+    """The entry of a run, or None."""
+    return next((event for event in events.of(EntryEvent) if event.run == run), None)
+
+
+def require_run(events: Events, run: str) -> EntryEvent:
+    """The entry of the only run whose id is, starts or ends so. LedgerError otherwise."""
+    entries: Iterable[EntryEvent] = events.of(EntryEvent)
+    near = {e.run: e for e in entries if e.run == run or e.run.startswith(run) or e.run.endswith(run)}
+    if run in near or len(near) == 1:
+        return near.get(run) or next(iter(near.values()))
+    raise LedgerError(f"{run!r} fits {len(near)} runs of the ledger; `lab ledger list` names them")
+
+
+def require_entry(book: Book, name: str) -> Entry:
+    """The entry with this anchor or run. LedgerError otherwise."""
+    entry = book.find(name)
+    if entry is None:
+        raise LedgerError(f"there is no entry {name!r}; `lab ledger list` names them")
+    return entry

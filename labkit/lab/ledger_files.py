@@ -1,0 +1,111 @@
+"""The ledgers' files: what a person wrote above the line, rendered blocks below it, each with its hash."""
+
+import difflib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from labkit.lab.events import digest
+from labkit.lab.record import write_atomic
+from labkit.lab.render import Block
+
+LINE = (
+    "<!-- Below this line everything is rendered from data/ledger/ by `lab ledger render`; write above it. "
+    "state {state} through {through} -->"
+)
+LINE_SHAPE = re.compile(r"^<!-- Below this line .* state (?P<state>[0-9a-f]{16}) through (?P<through>\S+) -->$", re.M)
+BLOCK_SHAPE = re.compile(r'^<a id="(?P<anchor>[^"]+)"></a> ?<!-- rendered (?P<hash>[0-9a-f]{16}) -->$', re.M)
+CONFLICT = re.compile(r"^(<{7} |={7}$|>{7} )", re.M)
+NOTHING = "*Nothing yet.*"
+TITLES = {
+    "FINDINGS.md": "# Findings",
+    "MISTAKES.md": "# Mistakes",
+    "OPEN-PROBLEMS.md": "# Open problems",
+    "LEVERS.md": "# Levers",
+}
+
+
+class FoundBlock(NamedTuple):
+    """A block as it stands in a file; `hash` is what it had when it was rendered."""
+
+    anchor: str
+    hash: str
+    text: str
+
+    @property
+    def edited(self) -> bool:
+        """Whether its text is not what was rendered."""
+        return digest(f"{self.anchor}\n{self.text}") != self.hash
+
+
+class LedgerFile(NamedTuple):
+    """A ledger taken apart. `stray` is text between the line and the first block; `state` is "" without a line."""
+
+    head: str
+    stray: str
+    blocks: tuple[FoundBlock, ...]
+    state: str
+    through: str
+
+    @property
+    def edited(self) -> list[FoundBlock]:
+        """The blocks a person changed; text put before the first is one without an anchor."""
+        stray = [FoundBlock("", "", self.stray)] if self.stray and self.stray != NOTHING else []
+        return [*stray, *(block for block in self.blocks if block.edited)]
+
+
+def read_ledger(path: Path) -> LedgerFile:
+    """The ledger at `path` taken apart; an absent one has its title alone above the line.
+
+    Where the line was deleted, what a person wrote ends at the first rendered block."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = TITLES[path.name] + "\n"
+    line, first = LINE_SHAPE.search(text), BLOCK_SHAPE.search(text)
+    if line is None or (first is not None and first.start() < line.start()):
+        head = text[: first.start()] if first else text
+        body = text[first.start() :] if first else ""
+        return LedgerFile(head.rstrip(), "", split_blocks(body), "", "")
+    body = text[line.end() :]
+    first = BLOCK_SHAPE.search(body)
+    stray = (body[: first.start()] if first else body).strip()
+    return LedgerFile(text[: line.start()].rstrip(), stray, split_blocks(body), line["state"], line["through"])
+
+
+def split_blocks(body: str) -> tuple[FoundBlock, ...]:
+    """The rendered blocks in a body."""
+    starts = list(BLOCK_SHAPE.finditer(body))
+    ends = [match.start() for match in starts[1:]] + [len(body)] * bool(starts)
+    return tuple(
+        FoundBlock(match["anchor"], match["hash"], body[match.end() : end].strip())
+        for match, end in zip(starts, ends, strict=True)
+    )
+
+
+def ledger_text(head: str, blocks: Sequence[Block], state: str, through: str) -> str:
+    """A ledger put together again."""
+    line = LINE.format(state=state, through=through or "none")
+    parts = [head.rstrip(), line]
+    for anchor, text in blocks:
+        body = text.strip()
+        parts.append(f'<a id="{anchor}"></a> <!-- rendered {digest(f"{anchor}{chr(10)}{body}")} -->\n\n{body}')
+    return "\n\n".join(parts if blocks else [*parts, NOTHING]) + "\n"
+
+
+def edit_lines(rendered: str, found: str) -> tuple[str, ...]:
+    """What a person changed in a block: `- ` lines they took away, `+ ` lines they put in."""
+    diff = difflib.ndiff(rendered.strip().splitlines(), found.strip().splitlines())
+    return tuple(line.rstrip() for line in diff if line[:2] in ("- ", "+ ") and line[2:].strip())
+
+
+def write_if_changed(path: Path, text: str) -> bool:
+    """Swaps the whole file in, unless it says the same already."""
+    try:
+        if path.read_bytes() == text.encode():
+            return False
+    except FileNotFoundError:
+        pass
+    write_atomic(path, text)
+    return True

@@ -1,0 +1,131 @@
+"""Verifying the ledger: every entry recomputed from its run's files, every file compared with what the events give."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from labkit.errors import LabError
+from labkit.lab.entries import entry_of, read_book
+from labkit.lab.events import EntryEvent, read_events
+from labkit.lab.ledger import entry_event, shows
+from labkit.lab.ledger_files import read_ledger
+from labkit.lab.plan import cell_words
+from labkit.lab.record import read_record
+from labkit.lab.render import LEDGERS, render_book
+
+TOLERANCE = 1e-9  # relative; what another version of NumPy may differ by
+
+
+class Fault(NamedTuple):
+    """Something that does not agree. `missing` is what could not be judged, since the run is not on this machine."""
+
+    kind: Literal["damaged", "changed", "edited", "stale", "missing"]
+    where: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.text}"
+
+
+class Verified(NamedTuple):
+    """How many entries were recomputed, and what does not agree."""
+
+    entries: int
+    faults: tuple[Fault, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything that could be judged agrees."""
+        return all(fault.kind == "missing" for fault in self.faults)
+
+
+def verify(root: Path) -> Verified:
+    """Recomputes every entry of the lab at `root` and looks for edits and events the files do not show.
+
+    Reads every event from the disk and checks its hash. Changes nothing."""
+    events = read_events(root, fresh=True)
+    faults = [Fault("damaged", line.partition(" ")[0], line.partition(" ")[2]) for line in events.damaged]
+    entries = [entry_of(item) for item in events.stored if isinstance(item.event, EntryEvent)]
+    for entry in entries:
+        faults += recheck(root, entry)
+    book = read_book(events)
+    faults += [Fault("changed", "data/ledger", problem) for problem in book.problems]
+    now = render_book(book)
+    for name in LEDGERS:
+        file = read_ledger(root / name)
+        for block in file.edited:
+            place = f"the entry {block.anchor}" if block.anchor else "text above the first entry, below the line,"
+            faults.append(Fault("edited", name, f"{place} was edited by hand; `lab ledger render` keeps the edit"))
+        if not shows(root / name, events):
+            faults.append(Fault("stale", name, "does not show every event; `lab ledger render` renders it"))
+        elif absent := {block.anchor for block in now[name]} - {block.anchor for block in file.blocks}:
+            gone = ", ".join(sorted(absent))
+            faults.append(Fault("edited", name, f"{gone} was removed by hand; `lab ledger render` brings it back"))
+    return Verified(len(entries), tuple(faults))
+
+
+def recheck(root: Path, event: EntryEvent) -> list[Fault]:
+    """What in an entry is not what its run's files give now."""
+    folder = root / "data" / "runs" / event.run
+    if not (folder / "run.json").exists():
+        return [Fault("missing", event.run, "the run is not on this machine, so its entry cannot be recomputed")]
+    try:
+        now = entry_event(read_record(folder), folder, event.utc)
+    except LabError as error:
+        return [Fault("changed", event.run, f"cannot be recomputed: {error}")]
+    found = list(number_faults(event, now))
+    for name in ("outcome", "strength", "effect", "low", "high", "pairs", "retrospective"):
+        before, after = getattr(event.verdict, name), getattr(now.verdict, name)
+        if not same(before, after):
+            found.append(f"{name} is {shown(before)} in the ledger; the data give {shown(after)}")
+    if not same(event.verdict.values, now.verdict.values):
+        found.append("the effects by block are not those of measurements.csv")
+    if event.measurements_sha256 != now.measurements_sha256:
+        found.append("measurements.csv is not the file that was entered: its SHA-256 differs")
+    found += [
+        f"its {name.replace('_', ' ')} was changed since"
+        for name in ("plan_hash", "checks", "faults")
+        if getattr(event, name) != getattr(now, name)
+    ]
+    found += [
+        f"its {name} was {before}; run.json now gives {after}"
+        for name, before in event.scope
+        if before != (after := getattr(now.scope, name))
+    ]
+    found += [
+        f"the claim {claim.text!r}: {claim.withheld}"
+        for claim in now.claims
+        if claim.withheld and claim not in event.claims
+    ]
+    return [Fault("changed", event.run, text) for text in found]
+
+
+def number_faults(event: EntryEvent, now: EntryEvent) -> Iterator[str]:
+    """A line for each number the entry refers to that is another in the record now."""
+    after = {(number.metric, number.cell): number for number in now.numbers}
+    for number in event.numbers:
+        other = after.get((number.metric, number.cell))
+        where = f"{number.metric} at {cell_words(json.loads(number.cell))}"
+        if other is None:
+            yield f"{where} is {number.value:.6g} in the ledger; measurements.csv has none"
+        elif not same(number.value, other.value) or number.n != other.n:
+            yield (
+                f"{where} is {number.value:.6g} over {number.n} blocks in the ledger; measurements.csv gives "
+                f"{other.value:.6g} over {other.n}"
+            )
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal, numbers to the tolerance."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float) and isinstance(b, float):
+        return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-300)
+    return bool(a == b)
+
+
+def shown(value: Any) -> str:
+    """A value as a line of text has it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
