@@ -94,10 +94,12 @@ def t_interval(values: ArrayLike, level: float = LEVEL) -> Interval:
 
 @lru_cache(maxsize=64)
 def _median_ranks(n: int, resamples: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The two middle ranks of each resample of n sorted values: what its median is made of, whatever the values."""
+    """What the medians of resamples of n sorted values are made of, whatever the values: the distinct pairs of middle
+    ranks (m, 2), and how many resamples have each (m,)."""
     drawn = np.random.default_rng(seed).integers(0, n, size=(resamples, n))
-    drawn.partition((((n - 1) // 2), n // 2), axis=1)
-    return drawn[:, (n - 1) // 2].copy(), drawn[:, n // 2].copy()
+    drawn.partition(((n - 1) // 2, n // 2), axis=1)
+    pairs, counts = np.unique(drawn[:, [(n - 1) // 2, n // 2]], axis=0, return_counts=True)
+    return pairs, counts
 
 
 def bootstrap_median(
@@ -105,12 +107,18 @@ def bootstrap_median(
 ) -> tuple[Floats, Floats]:
     """Percentile bootstrap interval of the median: (low, high) over the last axis of `values` (..., n).
 
-    The same seed gives the same interval, in whatever order the values stand."""
+    The same seed gives the same interval, in whatever order the values stand. The ends are the order statistics of the
+    resampled medians nearest to the percentiles, no interpolation between them."""
     data = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
-    lower, upper = _median_ranks(data.shape[-1], resamples, seed)
-    medians = (data[..., lower] + data[..., upper]) / 2
-    low, high = np.quantile(medians, [(1 - level) / 2, (1 + level) / 2], axis=-1)
-    return low, high
+    pairs, counts = _median_ranks(data.shape[-1], resamples, seed)
+    medians = data[..., pairs].mean(axis=-1)  # (..., m)
+    order = np.argsort(medians, axis=-1)
+    below = np.cumsum(counts[order], axis=-1)
+    ends = []
+    for share in ((1 - level) / 2, (1 + level) / 2):
+        first = np.argmax(below > round(share * (resamples - 1)), axis=-1)[..., None]
+        ends.append(np.take_along_axis(medians, np.take_along_axis(order, first, axis=-1), axis=-1)[..., 0])
+    return ends[0], ends[1]
 
 
 def interval(values: ArrayLike, level: float = LEVEL, seed: int = SEED) -> Interval:

@@ -70,7 +70,7 @@ def make_run(
     samples: Sequence[tuple[int, Mapping[str, Any], float]] | None = None,
     **record: Any,
 ) -> Path:
-    """Writes a completed run folder and returns it. Block b of width 1 is 20 + b tok/s, of width 8 that times its ratio.
+    """Writes a completed run folder and returns it. Block b of width 1 is 20 + b tok/s, of width 8 its ratio more.
 
     `number` tells runs apart; `samples` (block, cell, value) replace the rows; `record` replaces fields of run.json."""
     plan = plan or make_plan(repetitions=pairs)
