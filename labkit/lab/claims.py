@@ -1,14 +1,13 @@
 """Numbers in claims: each quantity a sentence states must be one the run's data give, at the digits written."""
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from labkit.lab.events import Claim, Number
-from labkit.lab.record import canonical_cell
+from labkit.lab.plan import Plan
 from labkit.lab.verdict import Sample, Verdict, by_block, centre
 from labkit.measure.metrics import METRICS
 
@@ -21,16 +20,19 @@ QUANTITY = re.compile(
 )
 RATIO_UNITS = ("×", "x", "-fold", "times")
 SHARE_UNITS = ("%", "percent")
+SETTING_UNITS = ("s", "seconds", "ms", "w")
 SAME_UNIT = {"tokens a second": "tok/s", "tokens per second": "tok/s", "seconds": "s", "µs": "us"}
 AT_LEAST = ("at least", "more than", "over", "above", "≥", ">")
 
 
 class Known(NamedTuple):
-    """What a sentence may state: ratios, shares (as numbers, 0.25 for 25 %), values by unit, and given settings."""
+    """What a sentence may state: ratios, shares (0.25 for 25 %), values by unit, and what was given rather than found:
+    `limits` (the rule's threshold and margin) with any unit, `settings` (parameters) as times and powers."""
 
     ratios: tuple[float, ...]
     shares: tuple[float, ...]
     values: Mapping[str, tuple[float, ...]]
+    limits: frozenset[float]
     settings: frozenset[float]
     low: float | None
     high: float | None
@@ -48,9 +50,8 @@ def cell_numbers(run: str, rows: Sequence[Sample]) -> list[Number]:
     return found
 
 
-def known_numbers(numbers: Iterable[Number], verdict: Verdict, settings: Any) -> Known:
-    """Everything the data of a run let one say: its cells' means, their ratios, the verdict; `settings` are the
-    parameters and the plan, whose numbers are given rather than found."""
+def known_numbers(numbers: Iterable[Number], verdict: Verdict, plan: Plan, parameters: Mapping[str, Any]) -> Known:
+    """Everything the data of a run let one say: its cells' means, their ratios, the verdict, and what was given."""
     values: dict[str, list[float]] = {}
     by_metric: dict[str, list[float]] = {}
     for number in numbers:
@@ -66,12 +67,12 @@ def known_numbers(numbers: Iterable[Number], verdict: Verdict, settings: Any) ->
     elif verdict.unit:
         values.setdefault(verdict.unit, []).extend([*ends, *verdict.values])
     shares = [abs(ratio - 1) for ratio in ratios] + ratios + values.get("1", [])
-    given = frozenset(abs(number) for number in numbers_in(settings))
     return Known(
         tuple(ratios),
-        (*shares, *given),
+        (*shares, plan.rule.margin),
         {unit: tuple(found) for unit, found in values.items()},
-        given,
+        frozenset({plan.rule.limit}),
+        frozenset(numbers_in(parameters)),
         verdict.low,
         verdict.high,
     )
@@ -88,7 +89,8 @@ def unsupported(text: str, known: Known) -> list[str]:
     for match in QUANTITY.finditer(text):
         number, unit = float(match["number"].replace(",", "")), match["unit"].lower()
         candidates, scale = candidates_for(unit, known)
-        if number in known.settings or is_among(match["number"], number, [value * scale for value in candidates]):
+        given = known.limits | (known.settings if unit in SETTING_UNITS else frozenset())
+        if number in given or is_among(match["number"], number, [value * scale for value in candidates]):
             continue
         if match["bound"] and bounded(match["bound"].lower(), number / scale, known, unit in RATIO_UNITS):
             continue
@@ -126,7 +128,7 @@ def bounded(bound: str, number: float, known: Known, ratio: bool) -> bool:
 
 
 def numbers_in(thing: Any) -> Iterable[float]:
-    """Every number in nested settings; a canonical cell's knobs are read too."""
+    """Every number in nested settings."""
     if isinstance(thing, bool) or thing is None:
         return
     if isinstance(thing, int | float):
@@ -137,11 +139,3 @@ def numbers_in(thing: Any) -> Iterable[float]:
     elif isinstance(thing, list | tuple):
         for value in thing:
             yield from numbers_in(value)
-
-
-def plain_cell(cell: str) -> dict[str, Any]:
-    """A cell from its canonical JSON. ValueError when it is not one."""
-    found = json.loads(cell)
-    if not isinstance(found, dict) or canonical_cell(found) != cell:
-        raise ValueError(f"{cell} is not a canonical cell")
-    return found

@@ -194,11 +194,11 @@ def fold_scope(
         sessions.append(item)
         verdict = pooled(sessions)
         if current is not None and (current.look or current.verdict.outcome == verdict.outcome):
-            current.verdict, current.plan, current.changed = verdict, entry.planned, item.name
+            current.verdict, current.plan, current.changed = verdict, entry.plan, item.name
             current.stored.append(item)
             current.waivers += waived
             continue
-        new = Entry(entry.scope, [item], verdict, entry.planned, item.name, overturns=current, waivers=waived)
+        new = Entry(entry.scope, [item], verdict, entry.plan, item.name, overturns=current, waivers=waived)
         if current is not None:
             current.struck_by = new
             new.older = sessions[:-1]
@@ -225,5 +225,5 @@ def pooled(sessions: list[Stored]) -> Verdict:
     if key not in _pooled:
         newest = entry_of(sessions[-1])
         values = [entry_of(item).verdict.values for item in sessions]
-        _pooled[key] = pool(newest.planned, values, retrospective=newest.scope.retrospective)
+        _pooled[key] = pool(newest.plan, values, retrospective=newest.scope.retrospective)
     return _pooled[key]

@@ -105,7 +105,7 @@ def standing(entry: Entry) -> str:
 
 def numbers_table(event: EntryEvent) -> str:
     """The rule's metric at every planned cell, from the newest run."""
-    metric = event.planned.rule.metric
+    metric = event.plan.rule.metric
     unit = METRICS[metric].unit
     rows = [n for n in event.numbers if n.metric == metric]
     if not rows:

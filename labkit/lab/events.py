@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -59,12 +60,12 @@ class Scope(Frozen):
     shape: str
     retrospective: bool = False
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Sixteen hexadecimal digits that stand for the whole scope."""
         return digest(self.model_dump_json())
 
-    @property
+    @cached_property
     def question(self) -> str:
         """What stays the same when the same rule is tried elsewhere: experiment and rule."""
         return digest(self.experiment + self.rule)
@@ -88,7 +89,7 @@ class EntryEvent(Event):
     kind: Literal["entry"] = "entry"
     run: str
     ended: str
-    plan: dict[str, Any]
+    plan: Plan
     plan_hash: str
     scope: Scope
     verdict: Verdict
@@ -99,11 +100,6 @@ class EntryEvent(Event):
     should_not_claim: tuple[str, ...] = ()
     commit: str = ""
     measurements_sha256: str
-
-    @property
-    def planned(self) -> Plan:
-        """The plan as an object."""
-        return Plan.model_validate(self.plan)
 
 
 class NoteEvent(Event):
@@ -244,7 +240,7 @@ def write_event(root: Path, event: Event) -> Path:
     return path
 
 
-_known: dict[Path, Stored] = {}  # events do not change: each is read and checked once a process
+_known: dict[str, Stored] = {}  # events do not change: each is read and checked once a process
 
 
 def read_events(root: Path, fresh: bool = False) -> Events:
@@ -256,10 +252,10 @@ def read_events(root: Path, fresh: bool = False) -> Events:
     for name in sorted(os.listdir(folder)) if folder.is_dir() else []:
         if name.startswith(".") or not name.endswith(".json"):
             continue
-        path = folder / name
+        path = f"{folder}/{name}"
         if fresh or path not in _known:
             try:
-                _known[path] = read_event(path)
+                _known[path] = read_event(folder / name)
             except LabError as error:
                 _known.pop(path, None)
                 damaged.append(str(error))

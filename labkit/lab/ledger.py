@@ -70,7 +70,7 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
             conclusion = dict(json.loads((folder / "conclusion.json").read_text(encoding="utf-8")))
         except (ValueError, TypeError):
             raise LedgerError(f"{folder / 'conclusion.json'} is damaged; it must be a JSON object") from None
-    known = known_numbers(numbers, verdict, [record.parameters, plan.model_dump(mode="json")])
+    known = known_numbers(numbers, verdict, plan, record.parameters)
     planned = [canonical_cell(cell) for cell in plan.cells]
     shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
     faults: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
         utc=utc,
         run=record.id,
         ended=record.ended or record.started,
-        plan=plan.model_dump(mode="json"),
+        plan=plan,
         plan_hash=plan.hash,
         scope=scope_of(record, plan),
         verdict=verdict,

@@ -66,12 +66,12 @@ def with_edits(name: str, blocks: list[Block], book: Book) -> list[Block]:
 def invalid_text(scope: Sequence[Stored]) -> str:
     """Runs of a scope none of which counts, newest first."""
     newest = entry_of(scope[0])
-    title = f"{newest.day} · {ENDINGS['invalid']}: {md(newest.planned.belief)}"
+    title = f"{newest.day} · {ENDINGS['invalid']}: {md(newest.plan.belief)}"
     where = lines(
         ("Device", md(newest.scope.device)),
         ("Driver and build", md(f"{newest.scope.driver}; {newest.scope.build}")),
         ("Model", md(newest.scope.model)),
-        ("Rule", md(newest.planned.rule.words())),
+        ("Rule", md(newest.plan.rule.words())),
     )
     runs = "\n".join(f"- {invalid_words(item)}" for item in scope)
     return "\n\n".join([f"## {title}", "Neither confirmed nor refuted: no run of this scope counts.", runs, where])
