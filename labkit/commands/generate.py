@@ -33,7 +33,9 @@ def _bias(items: tuple[str, ...]) -> dict[int, float]:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("prompt")
-@click.option("--model", "-m", default="smollm2-135m", show_default=True, help="Catalogue name, or path of a .gguf file.")
+@click.option(
+    "--model", "-m", default="smollm2-135m", show_default=True, help="Catalogue name, or path of a .gguf file."
+)
 @click.option("--device", "-d", default=None, help="Index, part of the name, cpu or gpu; default: the best.")
 @click.option("-n", "--max-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most.")
 @click.option("--context", type=int, default=None, help="Positions of the slot; default: what prompt and -n need.")
@@ -68,7 +70,7 @@ def command(prompt: str, as_json: bool, raw: bool, system: str | None, **o: Any)
     )  # fmt: skip
     if raw and system is not None:
         raise ParameterError("--system needs the chat template; leave out --raw")
-    if not text.strip() and not raw or not text:
+    if not text or (not raw and not text.strip()):
         raise ParameterError("the prompt is empty: give some text, or - for standard input")
     if o["max_tokens"] < 1:
         raise ParameterError(f"-n {o['max_tokens']} is not a positive number of tokens")
@@ -96,7 +98,9 @@ def command(prompt: str, as_json: bool, raw: bool, system: str | None, **o: Any)
                     first, last, count = first or token.time_s, token.time_s, count + 1
             click.echo()
             if first is not None and last is not None and count > 1 and sys.stderr.isatty():
-                click.echo(f"{count} tokens, {(count - 1) / (last - first):.1f} tok/s on {engine.device.name}", err=True)
+                click.echo(
+                    f"{count} tokens, {(count - 1) / (last - first):.1f} tok/s on {engine.device.name}", err=True
+                )
 
 
 def _report(engine: Any, done: Any, options: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.errors import OutOfDeviceMemory
 from labkit.models.config import ModelConfig
-from labkit.models.model import Model
+from labkit.models.shapes import AnyModel
 from labkit.ops.kv_cache import ELEMENT, PAGE, KVCache, cache_bytes
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Pool
@@ -40,7 +40,7 @@ class MemoryPlan:
 
 
 def plan_memory(
-    model: Model, device: Device, *, slots: int, context: int, kv: str, working: int, loaded: bool
+    model: AnyModel, device: Device, *, slots: int, context: int, kv: str, working: int, loaded: bool
 ) -> MemoryPlan:
     """The plan for an engine; raises OutOfDeviceMemory, with the arithmetic, when it cannot fit.
 

@@ -17,10 +17,11 @@ from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
 from labkit.errors import DeviceError, EngineError, LabError, ParameterError
 from labkit.models.model import Model
-from labkit.models.shapes import ShapeModel
+from labkit.models.shapes import AnyModel
 from labkit.vulkan.device import Device
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
+NOT_A_TOKEN = 0xFFFFFFFF  # what the sampler reports for logits that are not numbers
 MAX_SLOTS, MAX_CONTEXT, MAX_TOP = 256, 1 << 20, 64
 PROMPT_TYPES = "text or a list of token ids"
 
@@ -39,7 +40,7 @@ def default_device(selector: int | str | None = None) -> Device:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One submit: when it ran, how many steps and rows it held, GPU seconds of its last step, host CPU seconds in all."""
+    """One submit: when it ran, its steps and rows, GPU seconds of a step (read a few times a second), host CPU seconds."""
 
     start_s: float
     end_s: float
@@ -50,6 +51,20 @@ class StepRecord:
     gpu_s: float
     host_s: float
     dispatches: int
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """A step with the slots its tokens go to and what their requests ask of the program."""
+
+    step: Step
+    slots: list[Slot]
+    top: int
+    plain: bool
+    streaming: bool
+
+    def later(self, steps: int) -> "_Batch":
+        return _Batch(self.step.later(steps), self.slots, self.top, self.plain, self.streaming)
 
 
 class Engine:
@@ -64,7 +79,7 @@ class Engine:
 
     def __init__(
         self,
-        model: Model | ShapeModel | str,
+        model: AnyModel | str,
         device: Device | int | str | None = None,
         *,
         slots: int = 32,
@@ -80,7 +95,7 @@ class Engine:
             raise ParameterError(f"kv={kv!r} is not one of f16, f32")
         if arithmetic not in ("exact", "fast"):
             raise ParameterError(f"arithmetic={arithmetic!r} is not one of exact, fast")
-        self.model: Model | ShapeModel = Model(model) if isinstance(model, str) else model
+        self.model: AnyModel = Model(model) if isinstance(model, str) else model
         if context > self.model.config.context:
             raise ParameterError(
                 f"context={context} is more than the {self.model.config.context} positions {self.model.name} was made for"
@@ -103,6 +118,7 @@ class Engine:
             raise
         self.scheduler = Scheduler(slots, context, self.executor.max_rows)
         self.steps: list[StepRecord] = []
+        self._batch: _Batch | None = None  # what runs next, when it is known
         self._step_s: dict[int, float] = {}  # seconds a step takes, by padded width
         self._mutex = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -136,7 +152,12 @@ class Engine:
         each = [sampling] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
         if len(each) != len(prompts):
             raise ParameterError(f"{len(each)} samplings for {len(prompts)} prompts: give one, or one a prompt")
-        common: dict[str, Any] = {"max_tokens": max_tokens, "stop": stop, "ignore_eos": ignore_eos, "logprobs": logprobs}
+        common: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "stop": stop,
+            "ignore_eos": ignore_eos,
+            "logprobs": logprobs,
+        }
         requests = [
             self._request(prompt, _sampling(one, settings), streaming=False, **common)
             for prompt, one in zip(prompts, each, strict=True)
@@ -257,7 +278,7 @@ class Engine:
         """One round of the engine thread: drop, admit, run, hand out. False when there is nothing to do."""
         began = time.thread_time()
         with self._mutex:
-            for slot in self.scheduler.busy:
+            for slot in list(self.scheduler.busy):
                 if slot.request is not None and slot.request.cancelled:
                     self._finish(slot, "cancelled")
             for request in [r for r in self.scheduler.waiting if r.cancelled]:
@@ -268,67 +289,82 @@ class Engine:
             assert slot.request is not None
             slot.request.start_s = time.perf_counter()
             self.executor.open_slot(slot.index, slot.request.sampling, slot.request.ignore_eos)
-        step = self.scheduler.plan(self.executor.row_limit(self._deepest()))
-        if step is None:
+            self._batch = None
+        if self._batch is None:
+            self._batch = self._plan()
+        if self._batch is None:
             return False
-        self._run(step, began)
+        self._run(self._batch, began)
         return True
 
-    def _deepest(self) -> int:
-        return max((len(slot.ids) for slot in self.scheduler.busy), default=0)
+    def _plan(self) -> "_Batch | None":
+        """The next step and what its requests ask of the program; None when nothing waits."""
+        deepest = max((len(slot.ids) for slot in self.scheduler.busy), default=0)
+        step = self.scheduler.plan(self.executor.row_limit(deepest))
+        if step is None:
+            return None
+        requests = [slot.request for slot in self.scheduler.busy if slot.request is not None]
+        top = max(request.top for request in requests)
+        return _Batch(
+            step,
+            [self.scheduler.slots[step.rows[i].slot] for i in step.wanted],
+            top=MAX_TOP if top > 8 else 8 if top else 0,
+            plain=all(request.sampling.plain for request in requests),
+            streaming=any(request.streaming for request in requests),
+        )
 
-    def _steps_for(self, step: Step, width: int) -> int:
+    def _steps_for(self, batch: "_Batch", width: int) -> int:
         """How many steps to put in one submit: one when a request waits or streams, more when none does."""
-        busy = self.scheduler.busy
-        if not step.decode_only or self.scheduler.waiting or any(s.request and s.request.streaming for s in busy):
+        if not batch.step.decode_only or self.scheduler.waiting or batch.streaming:
             return 1
-        left = max(self.scheduler.remaining(slot) for slot in busy)
+        left = max(self.scheduler.remaining(slot) for slot in batch.slots)
         seconds = self._step_s.get(width)
         fits = 1 if seconds is None else max(1, int(SUBMIT_TARGET_S / max(seconds, 1e-6)))
         return max(1, min(RING, left, fits))
 
-    def _run(self, step: Step, began: float) -> None:
-        executor = self.executor
-        tops = max((s.request.top for s in self.scheduler.busy if s.request), default=0)
-        plain = all(s.request.sampling.plain for s in self.scheduler.busy if s.request)
+    def _run(self, batch: "_Batch", began: float) -> None:
+        executor, step = self.executor, batch.step
         width = padded(len(step.rows))
-        times = self._steps_for(step, width)
-        program = executor.prepare(step, top=MAX_TOP if tops > 8 else 8 if tops else 0, plain=plain, steps=times)
+        times = self._steps_for(batch, width)
+        program = executor.prepare(step, top=batch.top, plain=batch.plain, steps=times)
         started = time.perf_counter()
         outputs = executor.run(program, step, times)
         ended = time.perf_counter()
         if step.decode_only:
             each = (ended - started) / times
-            known = self._step_s.get(program.rows)
-            self._step_s[program.rows] = each if known is None else 0.7 * known + 0.3 * each
-        slots = self.scheduler.slots
-        for row in step.rows:
-            slots[row.slot].computed = row.position + 1
+            known = self._step_s.get(width)
+            self._step_s[width] = each if known is None else 0.7 * known + 0.3 * each
+            self._batch = batch.later(times)  # kept unless a request ends below
+        else:
+            self._batch = None
+            for row in step.rows:
+                self.scheduler.slots[row.slot].computed = row.position + 1
         for number, output in enumerate(outputs):
             now = ended if times == 1 else started + (ended - started) * (number + 1) / times
-            self._hand_out(step, output, now, first=number == 0)
+            self._hand_out(batch, output, now)
         if len(self.steps) < 1_000_000:
             self.steps.append(
                 StepRecord(
-                    started, ended, times, len(step.rows), len(step.wanted), step.decode_only, executor.gpu_seconds(program),
+                    started, ended, times, len(step.rows), len(step.wanted), step.decode_only, executor.gpu_seconds(program, ended),
                     time.thread_time() - began, program.dispatches,
                 )
             )  # fmt: skip
 
-    def _hand_out(self, step: Step, output: Any, now: float, *, first: bool) -> None:
-        """Give each wanted row its token. Rows whose request ended earlier in the same submit are skipped."""
+    def _hand_out(self, batch: "_Batch", output: Any, now: float) -> None:
+        """Give each wanted row its token. Slots whose request ended earlier in the same submit are skipped."""
         tokens, logprobs, top_ids, top_logprobs = output
-        for i, row_index in enumerate(step.wanted):
-            slot = self.scheduler.slots[step.rows[row_index].slot]
+        ends, decoding = self.tokenizer.eos_ids, batch.step.decode_only
+        for i, slot in enumerate(batch.slots):
             request = slot.request
             if request is None:
                 continue
             token = tokens[i]
-            if token == 0xFFFFFFFF:
-                request.fail(EngineError(f"the model's logits are not numbers at position {len(slot.ids) - 1}"))
+            if token == NOT_A_TOKEN:
+                error = EngineError(f"the model's logits are not numbers at position {len(slot.ids) - 1}")
                 self._release(slot)
+                request.fail(error)
                 continue
-            if not first:
+            if decoding:
                 slot.computed = len(slot.ids)
             slot.ids.append(token)
             top: tuple[tuple[int, float], ...] = ()
@@ -336,7 +372,7 @@ class Engine:
                 top = tuple(zip(top_ids[i][: request.top], top_logprobs[i][: request.top], strict=True))
             if request.take(token, logprobs[i], top, now):
                 self._finish(slot, "stop", stopped=True)
-            elif token in self.tokenizer.eos_ids and not request.ignore_eos:
+            elif token in ends and not request.ignore_eos:
                 self._finish(slot, "stop")
             elif len(request.token_ids) >= request.max_tokens:
                 self._finish(slot, "length")
@@ -350,14 +386,17 @@ class Engine:
             request.finish(reason, stopped=stopped)
 
     def _release(self, slot: Slot) -> None:
+        self._batch = None
         self.executor.rows_changed()
         self.scheduler.free(slot)
 
     def _fail_all(self, error: BaseException) -> None:
         """An error in the engine thread: every request gets it, and the engine takes no more."""
         self._error = error
-        told = error if isinstance(error, LabError) else EngineError(f"the engine failed: {type(error).__name__}: {error}")
-        for slot in self.scheduler.busy:
+        told = (
+            error if isinstance(error, LabError) else EngineError(f"the engine failed: {type(error).__name__}: {error}")
+        )
+        for slot in list(self.scheduler.busy):
             if slot.request:
                 slot.request.fail(told)
             self.scheduler.free(slot)

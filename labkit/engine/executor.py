@@ -10,6 +10,7 @@ from labkit.engine.cache import make_cache, pages_per_slot
 from labkit.engine.sampling import MAX_BIAS, PARAM_WORDS, Sampling, pack, pack_bias
 from labkit.engine.scheduler import Step
 from labkit.engine.weights import ResidentWeights
+from labkit.errors import EngineError
 from labkit.models.config import ModelConfig
 from labkit.models.operations import forward
 from labkit.ops import advance as advance_op
@@ -60,6 +61,8 @@ class Recorded:
 
     key: Key
     program: Program
+    gpu_s: float = 0.0
+    gpu_read_s: float = float("-inf")  # when gpu_s was read
 
     @property
     def rows(self) -> int:
@@ -126,7 +129,7 @@ class Executor:
         self.max_wanted = padded(slots)
         self.pool = device.pool("engine")
         self._programs: dict[Key, Recorded] = {}
-        self._written: tuple[Any, ...] | None = None  # the rows that lie on the device, as the host knows them
+        self._written: Step | None = None  # the decode step whose rows lie on the device, advanced by it
         self._step = 0
         try:
             self._allocate(stop_ids)
@@ -147,7 +150,9 @@ class Executor:
         self.stops = pool.buffer(advance_op.pack_stops(list(stop_ids)[: advance_op.MAX_STOPS]), label="stop ids")
         self.control = pool.buffer(np.zeros(advance_op.CONTROL_WORDS, np.uint32), kind="upload", label="step counter")
         self.out_ring = pool.buffer(advance_op.ring_bytes(RING, wanted), kind="readback", label="tokens out")
-        self.top_ring = pool.buffer(advance_op.top_ring_bytes(RING, wanted, top_op.MAX_TOP), kind="readback", label="top out")
+        self.top_ring = pool.buffer(
+            advance_op.top_ring_bytes(RING, wanted, top_op.MAX_TOP), kind="readback", label="top out"
+        )
         heads = c.heads * c.head_dim
         qkv = heads + 2 * c.kv_heads * c.head_dim
         self.hidden = self._place("hidden", rows, c.hidden)
@@ -159,7 +164,9 @@ class Executor:
         self.final = self._place("final", wanted, c.hidden)
         self.logits = self._place("logits", wanted, c.vocab)
         splits = _row_splits(rows)
-        self.partial = pool.buffer(attention_op.partial_bytes(1, c.heads, c.head_dim, splits), label="attention partials")
+        self.partial = pool.buffer(
+            attention_op.partial_bytes(1, c.heads, c.head_dim, splits), label="attention partials"
+        )
         self.partials = pool.buffer(top_op.partials_bytes(self.device, wanted, c.vocab), label="logit partials")
         self.top = pool.buffer(wanted * top_op.MAX_TOP * 8, label="top log-probabilities")
         self.lse = pool.buffer(wanted * 4, label="log-sum-exp")
@@ -203,8 +210,10 @@ class Executor:
             padded(len(step.rows)), padded(len(step.wanted)) if step.wanted else 0,
             self._splits(step.depth + steps - 1), min(top, self.config.vocab) if step.wanted else 0, plain,
         )  # fmt: skip
-        if step.decode_only and self._written == tuple((r.slot, r.position) for r in step.rows):
+        if self._written is not None and self._written.rows is step.rows and self._written.advanced == step.advanced:
             return self._recorded(key)
+        if step.advanced:
+            raise EngineError("the rows of a step that ran on are gone: plan it again")
         rows = self.row_state.array(np.uint32, (self.max_rows, 8))
         rows[: key.rows] = 0
         rows[: len(step.rows), :5] = [(r.token, r.slot, r.position, r.flags, r.remaining) for r in step.rows]
@@ -223,7 +232,7 @@ class Executor:
         first = self._step
         self._step += times
         if step.decode_only:
-            self._written = tuple((r.slot, r.position + times) for r in step.rows)
+            self._written = step.later(times)
         ring = self.out_ring.array(np.uint32, (RING, wanted, advance_op.OUT_WORDS))
         places = [(first + i) % RING for i in range(times)]
         count, n = recorded.key.top, len(step.wanted)
@@ -238,9 +247,11 @@ class Executor:
                 out.append((tokens, logprobs, None, None))
         return out
 
-    def gpu_seconds(self, recorded: Recorded) -> float:
-        """GPU seconds of the last step run; 0 where the device has no timestamps."""
-        return recorded.program.gpu_seconds() if self.device.info.timestamp_bits else 0.0
+    def gpu_seconds(self, recorded: Recorded, now: float) -> float:
+        """GPU seconds of a step of this program, read at most four times a second (a read costs host time); 0 without."""
+        if self.device.info.timestamp_bits and now - recorded.gpu_read_s > 0.25:
+            recorded.gpu_s, recorded.gpu_read_s = recorded.program.gpu_seconds(), now
+        return recorded.gpu_s
 
     def decode_program(self, width: int, depth: int = 1) -> Program:
         """The program of a greedy decode step at `width` streams."""
@@ -337,17 +348,29 @@ class _Builder:
         common: dict[str, Any] = {"rows": rows, "x_stride": x.stride, "exact": e.arithmetic == "exact"}
         if len(matrices) == 1:
             linear_op.record(
-                self.program, matrices[0], x.buffer, e.gated.buffer, y_stride=e.gated.stride, epilogue="swiglu", **common
+                self.program,
+                matrices[0],
+                x.buffer,
+                e.gated.buffer,
+                y_stride=e.gated.stride,
+                epilogue="swiglu",
+                **common,
             )
             return e.gated
         assert e.gate_up is not None
         for i, matrix in enumerate(matrices):
             linear_op.record(
-                self.program, matrix, x.buffer, e.gate_up.buffer, y_stride=e.gate_up.stride, y_offset=i * e.config.ffn, **common
+                self.program,
+                matrix,
+                x.buffer,
+                e.gate_up.buffer,
+                y_stride=e.gate_up.stride,
+                y_offset=i * e.config.ffn,
+                **common,
             )
-        parts = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
+        gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
         swiglu_op.record(
-            self.program, *parts, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
+            self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
             y_stride=e.gated.stride,
         )  # fmt: skip
         return e.gated
@@ -369,9 +392,7 @@ class _Builder:
         """From logits to tokens: log-probabilities when asked for, the sampler, and the step's end."""
         e, key, vocab = self.e, self.key, self.e.config.vocab
         shape = {"lines": key.wanted, "vocab": vocab, "stride": e.logits.stride}
-        top_op.record_scan(
-            self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, **shape
-        )
+        top_op.record_scan(self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, **shape)
         count = key.top
         if count:
             top_op.record(

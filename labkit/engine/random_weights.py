@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from labkit.engine.weights import ResidentWeights
-from labkit.models.shapes import ShapeModel
+from labkit.models.shapes import AnyModel, ShapeModel
 from labkit.ops.linear import Matrix
 from labkit.ops.weights import LAYOUTS, TILE
+from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Pool
 
 _NOISE_BYTES = 64 << 20
@@ -17,7 +18,7 @@ _SPREAD = 0.02  # standard deviation of the weights
 class RandomWeights(ResidentWeights):
     """As `ResidentWeights`, with content copied from one block of noise: reads and arithmetic cost what real ones do."""
 
-    def __init__(self, model: Any, device: Any, progress: Any = None) -> None:
+    def __init__(self, model: AnyModel, device: Device, progress: Any = None) -> None:
         self._noise: dict[str, Buffer] = {}
         self._noise_pool: Pool = device.pool("noise")
         try:
@@ -26,7 +27,7 @@ class RandomWeights(ResidentWeights):
             self._noise_pool.close()
             self._noise.clear()
 
-    def _matrix(self, model: Any, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
+    def _matrix(self, model: AnyModel, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
         assert isinstance(model, ShapeModel)
         first = model.tensors[names[0]]
         layout = LAYOUTS[first.type.name]
@@ -43,7 +44,7 @@ class RandomWeights(ResidentWeights):
             self._fill(scales, f"{layout.name} scales")
         return Matrix(layout.name, n, k, codes, scales, label)
 
-    def _vector(self, model: Any, name: str) -> Buffer:
+    def _vector(self, model: AnyModel, name: str) -> Buffer:
         return self.pool.buffer(np.ones(model.tensors[name].shape, np.float32), label=name)
 
     def _fill(self, target: Buffer, kind: str) -> None:

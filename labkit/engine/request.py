@@ -60,7 +60,6 @@ class Completion:
             return None
         return (self.last_token_s - self.first_token_s) / (len(self.token_ids) - 1)
 
-
     def row(self, since: Callable[[float], float] = float) -> dict[str, Any]:
         """What a run record keeps of the request: hash and counts, times through `since` (`run.elapsed`)."""
 
@@ -137,7 +136,13 @@ class Request:
         if not prompt_ids:
             raise ParameterError("the prompt is empty: give at least one token")
         self.prompt_ids = tuple(prompt_ids)
-        self.sampling, self.max_tokens, self.stop, self.ignore_eos, self.top = sampling, max_tokens, stop, ignore_eos, top
+        self.sampling, self.max_tokens, self.stop, self.ignore_eos, self.top = (
+            sampling,
+            max_tokens,
+            stop,
+            ignore_eos,
+            top,
+        )
         self.streaming = streaming
         self.events: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
         self.done = threading.Event()

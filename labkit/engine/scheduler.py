@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from labkit.engine.request import Request
 
@@ -16,7 +17,6 @@ class Slot:
     request: Request | None = None
     ids: list[int] = field(default_factory=list)
     computed: int = 0  # positions 0 .. computed-1 are in the cache
-    parameters_written: bool = False
 
     @property
     def pending(self) -> int:
@@ -47,11 +47,22 @@ class Step:
     rows: tuple[Row, ...]
     wanted: tuple[int, ...]
     decode_only: bool
+    advanced: int = 0  # decode steps that ran since the rows were made: every position is that much further
 
     @property
     def depth(self) -> int:
         """Positions the deepest row sees."""
+        return self._first_depth + self.advanced
+
+    @cached_property
+    def _first_depth(self) -> int:
         return max(row.position for row in self.rows) + 1
+
+    def later(self, steps: int) -> "Step":
+        """The same streams, `steps` decode steps on."""
+        step = Step(self.rows, self.wanted, self.decode_only, self.advanced + steps)
+        step.__dict__["_first_depth"] = self._first_depth
+        return step
 
 
 class Scheduler:
@@ -61,11 +72,7 @@ class Scheduler:
         self.slots = [Slot(i) for i in range(slots)]
         self.context, self.max_rows = context, max_rows
         self.waiting: deque[Request] = deque()
-
-    @property
-    def busy(self) -> list[Slot]:
-        """Slots with a request, in order."""
-        return [slot for slot in self.slots if slot.request is not None]
+        self.busy: list[Slot] = []  # slots with a request, in order
 
     def admit(self) -> list[Slot]:
         """Move waiting requests into free slots, first come first served; returns the slots filled."""
@@ -78,6 +85,8 @@ class Scheduler:
                 slot.request, slot.ids, slot.computed = request, list(request.prompt_ids), 0
                 request.slot = slot.index
                 filled.append(slot)
+        if filled:
+            self.busy = [slot for slot in self.slots if slot.request is not None]
         return filled
 
     def remaining(self, slot: Slot) -> int:
@@ -110,4 +119,5 @@ class Scheduler:
 
     def free(self, slot: Slot) -> None:
         """Give the slot back."""
-        slot.request, slot.ids, slot.computed, slot.parameters_written = None, [], 0, False
+        slot.request, slot.ids, slot.computed = None, [], 0
+        self.busy = [other for other in self.busy if other is not slot]

@@ -10,7 +10,7 @@ import numpy as np
 from labkit.models.config import ModelConfig
 from labkit.models.model import Model
 from labkit.models.operations import forward
-from labkit.models.shapes import ShapeModel
+from labkit.models.shapes import AnyModel, ShapeModel
 from labkit.ops.linear import Matrix, upload
 from labkit.ops.weights import interleave, pack
 from labkit.vulkan.device import Device
@@ -52,7 +52,7 @@ def used_by(config: ModelConfig) -> Used:
 class ResidentWeights:
     """A model's tensors packed into device memory: matrices by name (joined where they share an input), norms."""
 
-    def __init__(self, model: Model, device: Device, progress: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, model: AnyModel, device: Device, progress: Callable[[int, int], None] | None = None) -> None:
         self.device = device
         self.pool: Pool = device.pool(f"weights of {model.name}")
         self._matrices: dict[tuple[str, ...], list[Matrix]] = {}
@@ -84,25 +84,27 @@ class ResidentWeights:
             self.pool.close()
             raise
 
-    def _load(self, model: Model, names: tuple[str, ...]) -> None:
+    def _load(self, model: AnyModel, names: tuple[str, ...]) -> None:
         same = len({model.tensors[n].type.name for n in names}) == 1
         self._matrices[names] = [self._matrix(model, names)] if same else [self._matrix(model, (n,)) for n in names]
 
-    def _load_swiglu(self, model: Model, gate: str, up: str) -> None:
+    def _load_swiglu(self, model: AnyModel, gate: str, up: str) -> None:
         if model.tensors[gate].type.name == model.tensors[up].type.name:
             self._matrices[gate, up] = [self._matrix(model, (gate, up), interleaved=True)]
             self.joined_swiglu.add((gate, up))
         else:
             self._load(model, (gate, up))
 
-    def _matrix(self, model: Model, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
+    def _matrix(self, model: AnyModel, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
         """One matrix of tensors of one type: their rows side by side, or taking turns."""
+        assert isinstance(model, Model)
         first = model.tensors[names[0]]
         parts = [model.raw(n).reshape(model.tensors[n].shape[0], -1) for n in names]
         rows = interleave(*parts) if interleaved else np.concatenate(parts) if len(parts) > 1 else parts[0]
         return upload(self.pool, pack(rows, first.type.name, first.shape[1]), " | ".join(names))
 
-    def _vector(self, model: Model, name: str) -> Buffer:
+    def _vector(self, model: AnyModel, name: str) -> Buffer:
+        assert isinstance(model, Model)
         return self.pool.buffer(model.array(name).astype(np.float32), label=name)
 
     def matrices(self, *names: str) -> list[Matrix]:
@@ -123,7 +125,7 @@ _lock = threading.Lock()
 _shared: dict[Any, tuple[ResidentWeights, list[int]]] = {}
 
 
-def _loader(model: Model) -> type[ResidentWeights]:
+def _loader(model: AnyModel) -> type[ResidentWeights]:
     if isinstance(model, ShapeModel):
         from labkit.engine.random_weights import RandomWeights
 
@@ -131,20 +133,20 @@ def _loader(model: Model) -> type[ResidentWeights]:
     return ResidentWeights
 
 
-def _key(model: Model, device: Device) -> Any:
+def _key(model: AnyModel, device: Device) -> Any:
     if isinstance(model, ShapeModel):
         return (model.name, id(device))
     stat = model.path.stat()
     return (str(model.path.resolve()), stat.st_size, stat.st_mtime_ns, id(device))
 
 
-def is_loaded(model: Model, device: Device) -> bool:
+def is_loaded(model: AnyModel, device: Device) -> bool:
     """Whether some engine holds the weights of `model` on `device` already."""
     with _lock:
         return _key(model, device) in _shared
 
 
-def acquire(model: Model, device: Device, progress: Callable[[int, int], None] | None = None) -> ResidentWeights:
+def acquire(model: AnyModel, device: Device, progress: Callable[[int, int], None] | None = None) -> ResidentWeights:
     """The weights of `model` on `device`, loaded on first use and counted; give them back with `release`."""
     key = _key(model, device)
     with _lock:

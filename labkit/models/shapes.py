@@ -7,6 +7,7 @@ from typing import Any
 from labkit.errors import ModelError, ParameterError
 from labkit.models.config import ModelConfig, architecture_named
 from labkit.models.gguf import Tensor
+from labkit.models.model import Model
 from labkit.models.tensor_types import tensor_type
 
 QUANTS = {"f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1"}
@@ -105,3 +106,6 @@ class ShapeModel:
 
     def __repr__(self) -> str:
         return f"<ShapeModel {self.name}: {self.nbytes / 1e9:.2f} GB>"
+
+
+AnyModel = Model | ShapeModel

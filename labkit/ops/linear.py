@@ -7,7 +7,7 @@ import numpy as np
 from labkit.errors import ParameterError
 from labkit.ops.weights import PackedWeights, pack
 from labkit.vulkan.device import Device
-from labkit.vulkan.memory import Buffer, Pool
+from labkit.vulkan.memory import Buffer, Pool, Range
 from labkit.vulkan.program import Program
 
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
@@ -16,7 +16,7 @@ EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 def reference(x: np.ndarray, weight: np.ndarray, epilogue: str = "store", y: np.ndarray | None = None) -> np.ndarray:
     """y = x W^T in float64, returned as float32. x [rows, k], weight [n, k]; "add" adds to `y`, "swiglu" pairs rows."""
     out = x.astype(np.float64) @ weight.astype(np.float64).T
-    if epilogue == "add":
+    if epilogue == "add" and y is not None:
         out = out + y
     elif epilogue == "swiglu":
         gate, up = out[:, 0::2], out[:, 1::2]
@@ -121,7 +121,7 @@ def record(
         "w": matrix.codes, "scales": matrix.scales or matrix.codes, "x": x, "y": target, "rows": rows,
         "n": matrix.n, "k": matrix.k, "x_stride": x_stride, "y_stride": y_stride,
     }  # fmt: skip
-    weights = [matrix.codes] + ([matrix.scales] if matrix.scales else [])
+    weights: list[Buffer | Range] = [matrix.codes, *([matrix.scales] if matrix.scales else [])]
     program.dispatch(
         kernel,
         (-(-matrix.n // (cut.lanes * cut.rpl)), -(-rows // cut.cols)),

@@ -82,7 +82,8 @@ def _q8(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 def _nibbles(low_high: np.ndarray) -> np.ndarray:
     """ggml's order (byte j: elements j and j + 16) to ours (byte i: elements 2i and 2i + 1)."""
     elements = np.concatenate([low_high & 15, low_high >> 4], axis=-1)
-    return elements[..., 0::2] | (elements[..., 1::2] << 4)
+    packed: np.ndarray = elements[..., 0::2] | (elements[..., 1::2] << 4)
+    return packed
 
 
 @layout("Q4_0", "q4", 32)
@@ -122,4 +123,5 @@ def pack(rows: np.ndarray, file_type: str, k: int) -> PackedWeights:
 
 def interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Rows first[0], second[0], first[1], ... : gate and up as one matrix, so that one invocation has both."""
-    return np.stack([first, second], axis=1).reshape(-1, first.shape[1])
+    taken: np.ndarray = np.stack([first, second], axis=1).reshape(-1, first.shape[1])
+    return taken

@@ -1,5 +1,6 @@
 """Vulkan devices: what the machine has, which one is best, and the open `Device` that memory and programs hang off."""
 
+import collections
 import html
 import os
 import threading
@@ -25,7 +26,10 @@ REQUIRED = {
     "subgroupArithmetic": "reductions use subgroups",
 }
 # optional feature -> the switch of LABKIT_DISABLE that turns it off
-OPTIONAL = ("fp16", "int8", "storage16", "storage8", "intdot", "coopmat", "memory_model", "executable_statistics")
+OPTIONAL = (
+    "fp16", "int8", "int64", "storage16", "storage8", "intdot", "coopmat", "memory_model", "subgroup_size_control",
+    "executable_statistics",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,7 +178,7 @@ def _inspect(index: int, physical: Any) -> DeviceInfo:
         "extensions": tuple(sorted(extensions)),
     }
     if api < raw.API_VERSION_1_2:
-        nothing = dict.fromkeys(
+        nothing: dict[str, Any] = dict.fromkeys(
             ("memory_bytes", "subgroup_size", "subgroup_min", "subgroup_max", "max_allocation_bytes", "timestamp_bits"),
             0,
         )
@@ -240,19 +244,21 @@ def select(devices: list[DeviceInfo], selector: int | str | None) -> DeviceInfo:
             "no Vulkan device was found: install a driver (mesa-vulkan-drivers for the CPU); see `lab doctor`"
         )
     chosen: list[DeviceInfo]
+    if isinstance(selector, str):
+        selector = selector.strip()
     if selector is None or selector == "":
         chosen = sorted((d for d in devices if d.usable), key=lambda d: (_PREFERENCE[d.type], d.index))
         if not chosen:
             raise DeviceError(f"no usable Vulkan device: {devices[0].name} cannot be used since {devices[0].reason}")
-    elif isinstance(selector, int) or str(selector).strip().lstrip("-").isdigit():
+    elif isinstance(selector, int) or (selector.isascii() and selector.isdigit()):
         chosen = [d for d in devices if d.index == int(selector)]
     else:
-        part = str(selector).strip().lower()
+        part = selector.lower()
         if part in ("cpu", "gpu"):
             chosen = [d for d in devices if d.is_cpu == (part == "cpu")]
-            chosen.sort(key=lambda d: (not d.usable, _PREFERENCE[d.type], d.index))
         else:
             chosen = [d for d in devices if part in d.name.lower()]
+        chosen.sort(key=lambda d: (not d.usable, _PREFERENCE[d.type], d.index))
     if not chosen:
         raise ParameterError(f"no Vulkan device matches {selector!r}; there are {listing}")
     if not chosen[0].usable:
@@ -284,7 +290,9 @@ class Device:
         self.physical = raw.physical_devices()[self.info.index]
         self.handle, self.queue, self.family = self._create()
         self._kernels: dict[Any, Any] = {}
-        self._pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+        self._pools: set[Pool] = set()  # what is not closed by itself is freed with the device
+        self._made: weakref.WeakSet[Kernel | Program] = weakref.WeakSet()
+        self.fences: collections.deque[Any] = collections.deque()
         self.pipeline_cache = self._load_pipeline_cache()
         self.command_pool = self._command_pool()
         self.staging: Any = None
@@ -402,6 +410,7 @@ class Device:
 
     def save_pipeline_cache(self) -> None:
         """Write compiled pipelines to the user's cache folder (aside, then renamed); a full disk loses only speed."""
+        self.alive()
         size = self.ffi.new("size_t *")
         if self.lib.vkGetPipelineCacheData(self.handle, self.pipeline_cache, size, self.ffi.NULL) < 0 or not size[0]:
             return
@@ -422,18 +431,22 @@ class Device:
         with self.lock:
             if self._closed:
                 return
-            self._closed = True
             if not self.lost:
                 self.lib.vkDeviceWaitIdle(self.handle)
                 self.save_pipeline_cache()
+            for made in list(self._made):
+                made.close()
+            self._kernels.clear()
+            self._closed = True
             for pool in list(self._pools):
                 pool.close()
-            for kernel in self._kernels.values():
-                kernel.close()
-            self._kernels.clear()
+            for fence in self.fences:
+                self.lib.vkDestroyFence(self.handle, fence[0], self.ffi.NULL)
+            self.fences.clear()
             self.lib.vkDestroyPipelineCache(self.handle, self.pipeline_cache, self.ffi.NULL)
             self.lib.vkDestroyCommandPool(self.handle, self.command_pool, self.ffi.NULL)
             self.lib.vkDestroyDevice(self.handle, self.ffi.NULL)
+            self.handle = None
 
     @property
     def closed(self) -> bool:
@@ -461,11 +474,21 @@ class Device:
 
         self.alive()
         pool = Pool(self, label)
-        self._pools.add(pool)
+        with self.lock:
+            self._pools.add(pool)
         return pool
 
+    def forget(self, pool: "Pool") -> None:
+        """Told by a pool that it is closed."""
+        self._pools.discard(pool)
+
+    def keep(self, made: "Kernel | Program") -> None:
+        """Told of a kernel or program, so that it is freed before the device is."""
+        with self.lock:
+            self._made.add(made)
+
     def buffer(self, content: Any, *, kind: str = "device", label: str = "") -> "Buffer":
-        """A buffer in a pool of its own: `content` is a size in bytes or an array to upload."""
+        """A buffer in a pool of its own, freed with the device: `content` is a size in bytes or an array to upload."""
         return self.pool(label).buffer(content, kind=kind, label=label)
 
     def kernel(
@@ -491,7 +514,9 @@ class Device:
         from labkit.vulkan.program import Program
 
         self.alive()
-        return Program(self, label)
+        made = Program(self, label)
+        self.keep(made)
+        return made
 
     def memory_free(self) -> int | None:
         """Bytes the driver says are still free in device memory, or None where it does not say."""

@@ -35,6 +35,7 @@ class Kernel:
             from labkit.vulkan.compile import compile_glsl
 
             source = compile_glsl(source, name=name)
+        device.alive()
         self.device, self.name, self.constants = device, name, dict(constants or {})
         integers = {k: int(v) for k, v in self.constants.items()}
         self.interface = reflect(source, name, integers)
@@ -42,6 +43,7 @@ class Kernel:
         self._members = {m.name: m for m in self.interface.push}
         self._closed = False
         self._build(source, subgroup)
+        device.keep(self)
 
     def _check_limits(self) -> None:
         info, face = self.device.info, self.interface
@@ -127,10 +129,10 @@ class Kernel:
         out = bytearray(self.interface.push_bytes)
         for key, member in self._members.items():
             value = push[key]
-            if isinstance(value, Buffer):
-                value = value.address
-            elif isinstance(value, Range):
-                value = value.start
+            if isinstance(value, Buffer | Range):
+                buffer = value if isinstance(value, Buffer) else value.buffer
+                buffer.alive()
+                value = buffer.address if isinstance(value, Buffer) else value.start
             values = value if isinstance(value, tuple | list) else (value,)
             try:
                 struct.pack_into("<" + member.format, out, member.offset, *values)
@@ -161,9 +163,11 @@ class Kernel:
         return seconds
 
     def close(self) -> None:
-        """Free the pipeline. Closing twice is fine."""
+        """Free the pipeline. Closing twice, or after the device, is fine."""
         if not self._closed:
             self._closed = True
+            if self.device.handle is None:
+                return
             self.device.lib.vkDestroyPipeline(self.device.handle, self.pipeline, self.device.ffi.NULL)
             self.device.lib.vkDestroyPipelineLayout(self.device.handle, self.layout, self.device.ffi.NULL)
 

@@ -31,11 +31,19 @@ def aligned(nbytes: int, to: int = ALIGNMENT) -> int:
     return (nbytes + to - 1) // to * to
 
 
+def _shaped(flat: np.ndarray, shape: Any) -> np.ndarray:
+    """The leading elements of `flat` in `shape`; all of them for -1."""
+    if isinstance(shape, int) and shape == -1:
+        return flat
+    out: np.ndarray = flat[: int(np.prod(shape))].reshape(shape)
+    return out
+
+
 class Block:
     """One VkBuffer with its memory: what a pool cuts buffers from."""
 
     def __init__(self, device: "Device", nbytes: int, kind: str, label: str) -> None:
-        self.device, self.nbytes, self.kind, self.used = device, nbytes, kind, 0
+        self.device, self.nbytes, self.kind, self.used, self.closed = device, nbytes, kind, 0, False
         s = raw.Structs()
         if nbytes > device.info.max_allocation_bytes:
             raise OutOfDeviceMemory(
@@ -85,7 +93,7 @@ class Block:
         raise DeviceError(f"{self.device.name} offers no {self.kind} memory")
 
     def close(self) -> None:
-        self.view = None
+        self.view, self.closed = None, True
         self.device.lib.vkDestroyBuffer(self.device.handle, self.handle, self.device.ffi.NULL)
         self.device.lib.vkFreeMemory(self.device.handle, self.memory, self.device.ffi.NULL)
 
@@ -93,7 +101,7 @@ class Block:
 class Buffer:
     """A range of device memory. `address` is its device pointer; `view` a writable numpy view where the host sees it."""
 
-    __slots__ = ("_free", "address", "block", "label", "nbytes", "offset", "view")
+    __slots__ = ("address", "block", "label", "nbytes", "offset", "view")
 
     def __init__(self, block: Block, offset: int, nbytes: int, label: str) -> None:
         self.block, self.offset, self.nbytes, self.label = block, offset, nbytes, label
@@ -105,6 +113,11 @@ class Buffer:
         """The device it lives on."""
         return self.block.device
 
+    def alive(self) -> None:
+        """Raise DeviceError when the memory was freed: by its pool, or with the device."""
+        if self.block.closed:
+            raise DeviceError(f"{self!r} was freed when its pool or its device was closed")
+
     def range(self, offset: int = 0, nbytes: int | None = None) -> "Range":
         """A part of the buffer, for declaring what a dispatch reads or writes."""
         nbytes = self.nbytes - offset if nbytes is None else nbytes
@@ -113,18 +126,18 @@ class Buffer:
         return Range(self, offset, nbytes)
 
     def array(self, dtype: Any, shape: Any = -1) -> np.ndarray:
-        """A live numpy view (host-visible buffers only) as `dtype`, reshaped."""
+        """A live numpy view (host-visible buffers only) as `dtype`, reshaped; not to be read once the pool is closed."""
+        self.alive()
         if self.view is None:
             raise DeviceError(f"{self!r} is not visible to the host; use download()")
         whole = self.view[: self.nbytes // np.dtype(dtype).itemsize * np.dtype(dtype).itemsize].view(dtype)
-        if shape == -1:
-            return whole
-        return whole[: int(np.prod(shape))].reshape(shape)
+        return _shaped(whole, shape)
 
     def upload(self, content: np.ndarray, offset: int = 0) -> "Buffer":
         """Copy an array into the buffer at a byte offset; goes through the staging ring where memory is not mapped."""
         data = np.ascontiguousarray(content).reshape(-1).view(np.uint8)
         self.range(offset, data.nbytes)
+        self.alive()
         if self.view is not None:
             self.view[offset : offset + data.nbytes] = data
         elif data.nbytes:
@@ -133,15 +146,18 @@ class Buffer:
 
     def download(self, dtype: Any = np.uint8, shape: Any = -1) -> np.ndarray:
         """A host copy of the buffer as `dtype`, reshaped (shape -1: flat)."""
+        self.alive()
         if self.view is not None:
             return self.array(dtype, shape).copy()
         flat = staging(self.device).read(self)
         size = np.dtype(dtype).itemsize
-        whole = flat[: flat.nbytes // size * size].view(dtype)
-        return whole if shape == -1 else whole[: int(np.prod(shape))].reshape(shape)
+        return _shaped(flat[: flat.nbytes // size * size].view(dtype), shape)
 
     def fill(self, byte: int) -> "Buffer":
-        """Set every byte to `byte`."""
+        """Set every byte to `byte` (0 to 255)."""
+        if not 0 <= byte <= 255:
+            raise ParameterError(f"{byte} is not a byte: 0 to 255")
+        self.alive()
         if self.view is not None:
             self.view[:] = byte
         else:
@@ -199,7 +215,12 @@ class Pool:
                 size = min(
                     _LARGEST_BLOCK, self.device.info.max_allocation_bytes, _FIRST_BLOCK << min(len(self.blocks), 8)
                 )
-                block = Block(self.device, max(need, size), kind, label or self.label)
+                try:
+                    block = Block(self.device, max(need, size), kind, label or self.label)
+                except OutOfDeviceMemory:
+                    if need >= size:
+                        raise
+                    block = Block(self.device, need, kind, label or self.label)  # no room to spare, but enough
                 self.blocks.append(block)
             buffer = Buffer(block, block.used, nbytes, label)
             block.used += need
@@ -236,8 +257,11 @@ class Pool:
                 self.device.lib.vkQueueWaitIdle(self.device.queue)
             for block in self.blocks:
                 block.close()
+            for buffer in self.buffers:
+                buffer.view = None
             self.blocks.clear()
             self.buffers.clear()
+            self.device.forget(self)
 
     def __enter__(self) -> "Pool":
         return self
@@ -284,9 +308,13 @@ class Staging:
     def fill(self, buffer: Buffer, byte: int) -> None:
         with self.device.lock:
             program = self.device.program("staging fill")
-            program.fill_raw(buffer.block.handle, buffer.offset, aligned(buffer.nbytes, 4), byte * 0x01010101)
-            program.submit().wait()
+            words = buffer.nbytes // 4 * 4
+            if words:
+                program.fill_raw(buffer.block.handle, buffer.offset, words, byte * 0x01010101)
+                program.submit().wait()
             program.close()
+            if words < buffer.nbytes:  # the device fills whole words; what lies behind the buffer is not its to fill
+                self.write(buffer, words, np.full(buffer.nbytes - words, byte, np.uint8))
 
 
 def staging(device: "Device") -> Staging:

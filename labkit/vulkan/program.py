@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 GPU_TIMEOUT_S = 120.0  # a submit that takes longer is reported as hung; programs are cut far below it
 _WAIT_SLICE_NS = 200_000_000
+_FENCES = 16  # submits in flight at most
 _SHADER, _TRANSFER, _HOST = 0x800, 0x1000, 0x4000  # pipeline stages
 _ALL_ACCESS = 0x20 | 0x40 | 0x800 | 0x1000  # shader read and write, transfer read and write
 _HOST_ACCESS = 0x2000
@@ -80,23 +81,25 @@ def submit(device: "Device", commands: Sequence[Any]) -> Submission:
         result = lib.vkQueueSubmit(device.queue, 1, info, fence[0])
         if result == raw.DEVICE_LOST:
             device.lost = True
+        if result < 0:  # the fence will never be signalled: nobody may wait for it
+            device.fences.remove(fence)
+            lib.vkDestroyFence(device.handle, fence[0], ffi.NULL)
         raw.check(result, "submitting work")
     return Submission(device, fence)
 
 
 def _fence(device: "Device") -> Any:
-    """The device's reusable fence ring: 16 fences, each reset before its next use."""
-    ring = device.__dict__.setdefault("_fences", {"at": 0, "all": []})
-    if len(ring["all"]) < 16:
+    """The device's fences, longest unused first: 16 of them, each reset before its next use."""
+    if len(device.fences) < _FENCES:
         s = raw.Structs()
         made = device.ffi.new("VkFence *")
         info = s.struct("FenceCreateInfo", "FENCE_CREATE_INFO")
         raw.check(device.lib.vkCreateFence(device.handle, info, device.ffi.NULL, made), "creating a fence")
-        ring["all"].append(made)
+        device.fences.append(made)
         return made
-    ring["at"] = (ring["at"] + 1) % 16
-    fence = ring["all"][ring["at"]]
-    device.lib.vkWaitForFences(device.handle, 1, fence, 1, int(GPU_TIMEOUT_S * 1e9))
+    fence = device.fences.popleft()
+    device.fences.append(fence)
+    Submission(device, fence).wait()
     device.lib.vkResetFences(device.handle, 1, fence)
     return fence
 
@@ -116,6 +119,7 @@ class Program:
         self._outstanding: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         self._command: Any = None
         self._query: Any = None
+        self._stamp_words: Any = None
         self._closed = False
 
     # building
@@ -177,8 +181,9 @@ class Program:
         self._operations.append(("fill", target, offset, nbytes, word))
 
     def _barrier(self, read: tuple[tuple[int, int], ...], write: tuple[tuple[int, int], ...]) -> bool:
-        if self._command is not None:
-            raise ParameterError(f"the program {self.label or 'unnamed'} is recorded; make a new one to add to it")
+        if self._command is not None or self._closed:
+            state = "closed" if self._closed else "recorded"
+            raise ParameterError(f"the program {self.label or 'unnamed'} is {state}; make a new one to add to it")
         reads, writes = self._outstanding
         needed = _meet(read, writes) or _meet(write, writes) or _meet(write, reads)
         if needed:
@@ -199,6 +204,8 @@ class Program:
         ffi, lib = s.ffi, s.lib
         with device.lock:
             device.alive()
+            if self._closed:
+                raise DeviceError(f"the program {self.label or 'unnamed'} is closed; record a new one")
             info = s.struct(
                 "CommandBufferAllocateInfo", "COMMAND_BUFFER_ALLOCATE_INFO",
                 commandPool=device.command_pool, level=0, commandBufferCount=1,
@@ -280,12 +287,19 @@ class Program:
         return self.gpu_seconds()
 
     def _timestamps(self) -> list[int]:
+        self.device.alive()
+        if self._command is None:
+            raise DeviceError(f"the program {self.label or 'unnamed'} has not run: there is no time to read")
         if self._query is None:
             raise DeviceError(f"{self.device.name} has no timestamps on its compute queue: use wall time")
         n = self._stamps
-        out = self.device.ffi.new(f"uint64_t[{n}]")
+        if self._stamp_words is None:
+            self._stamp_words = self.device.ffi.new(f"uint64_t[{n}]")
+        out = self._stamp_words
         result = self.device.lib.vkGetQueryPoolResults(self.device.handle, self._query, 0, n, 8 * n, out, 8, 1)
         raw.check(result, "reading timestamps")
+        if result == raw.NOT_READY:
+            raise DeviceError(f"the program {self.label or 'unnamed'} has not finished a run: there is no time to read")
         mask = (1 << self.device.info.timestamp_bits) - 1
         return [int(out[i]) & mask for i in range(n)]
 
@@ -345,6 +359,7 @@ class Program:
                 self.device.lib.vkFreeCommandBuffers(self.device.handle, self.device.command_pool, 1, array)
             if self._query is not None:
                 self.device.lib.vkDestroyQueryPool(self.device.handle, self._query, self.device.ffi.NULL)
+            self._command = self._query = None
 
     def __repr__(self) -> str:
         waits = sum(d.barrier for d in self.dispatches)

@@ -5,6 +5,7 @@ Every call goes through the bindings' raw `lib` (about 1 microsecond) and never 
 alive only as long as its owner, so `Structs` holds every struct it makes until the call that uses it has returned.
 """
 
+import itertools
 import os
 import threading
 from typing import Any
@@ -101,7 +102,7 @@ class Structs:
 
     def chain(self, *structs: Any) -> Any:
         """Link structs through pNext in the order given; returns the first."""
-        for head, following in zip(structs, structs[1:], strict=False):
+        for head, following in itertools.pairwise(structs):
             head.pNext = self.ffi.cast("void *", following)
         return structs[0]
 
