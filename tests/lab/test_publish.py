@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import threading
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from synthetic_lab import BLOCKS, DONE, KILLED, PARTIAL, PLAN, QUESTION, make_la
 
 from labkit.commands.publish import command
 from labkit.errors import LabError, RunError
+from labkit.lab import ledger
 from labkit.lab.measurements import Measurement, append_rows
 from labkit.lab.plan import Rule
 from labkit.lab.publish import publish, publish_run
@@ -143,7 +145,7 @@ def test_a_main_number_without_a_control_is_the_metrics_mean_over_blocks() -> No
     rule = Rule(metric="ttft_s", cell={"n": 1}, comparison="<=", threshold=1)
     found = main_number(rows, rule)
     assert found
-    assert (found.value, found.n, found.text) == (pytest.approx(6.0), 2, "6.000")  # √(√(2 × 8) × 9)
+    assert (found.value, found.n, found.text) == (pytest.approx(6.0), 2, "6")  # √(√(2 × 8) × 9)
     assert main_number(rows, PLAN.rule) is None
     negative = [row._replace(value=-row.value) for row in rows if row.value > 2]
     found = main_number(negative, rule)
@@ -193,6 +195,7 @@ def test_the_table_of_cells_is_in_the_order_of_the_knob_and_says_what_it_leaves_
         (0.00123, "0.001230"),
         (1e-9, "1.000e-09"),
         (0.0, "0"),
+        (246.0, "246"),
     ],
 )
 def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
@@ -403,6 +406,56 @@ def test_a_folder_without_a_record_cannot_be_published_as_a_run(lab: Path) -> No
     (lab / "data" / "runs" / "nothing").mkdir()
     with pytest.raises(RunError, match=r"no run\.json"):
         publish_run(lab, lab / "data" / "runs" / "nothing")
+
+
+def test_the_index_shows_what_the_ledger_holds_and_links_to_its_entry(lab: Path) -> None:
+    for name in ("FINDINGS.md", "MISTAKES.md"):
+        (lab / name).unlink()
+    folders = [lab / "data" / "runs" / DONE]
+    folders += [write_run(lab, record(f"2026120{day}T101500Z-batch-decode-0000000{day}")) for day in (2, 3)]
+    for folder in folders:
+        ledger.append(lab, folder)
+    report = publish(lab)
+    index = (lab / "site" / "index.html").read_text()
+    assert "finding · 30 pairs in 3 sessions" in index
+    target = re.search(r'href="findings\.html#(batch-decode-[^"]+)"', index)
+    assert target
+    findings = (lab / "site" / "findings.html").read_text()
+    assert f'<h2 id="{target[1]}">' in findings
+    assert '<span class="badge confirmed"><span aria-hidden="true">✓</span> confirmed</span>' in findings
+    for run in folders:  # each of its sessions leads to its page, and each of their own anchors is kept
+        assert f'href="runs/{run.name}/index.html"' in findings
+    assert len(re.findall(r'<a id="batch-decode-', findings)) == 2
+    assert report.problems == ()
+
+
+def test_a_claim_the_ledger_withheld_is_not_shown_as_one(lab: Path) -> None:
+    folder = write_run(lab, record("20261202T101500Z-batch-decode-00000002"))
+    claims = ["Eight streams decode 5.8 times the tokens of one.", "Eight streams decode 9.9 times the tokens of one."]
+    (folder / "conclusion.json").write_text(json.dumps({"claims": claims, "should_not_claim": []}))
+    page = publish_run(lab, folder).read_text()
+    assert "What its notebook claims" in page
+    assert "Not checked: the run is not in the ledger." in page
+    ledger.append(lab, folder)
+    page = publish_run(lab, folder).read_text()
+    can, withheld = page.index("What can be claimed"), page.index("Withheld: the data do not bear it out")
+    assert can < page.index(claims[0]) < withheld < page.index(claims[1])
+
+
+def test_an_entry_whose_runs_are_gone_keeps_its_place_in_the_index(lab: Path) -> None:
+    ledger.append(lab, lab / "data" / "runs" / DONE)
+    for run_id in (DONE, KILLED):
+        shutil.rmtree(lab / "data" / "runs" / run_id)
+    publish(lab)
+    index = (lab / "site" / "index.html").read_text()
+    assert f">{QUESTION}</a></h2>" in index
+    assert "Its runs are not in this lab." in index
+
+
+def test_a_damaged_event_is_a_problem_that_is_told(lab: Path) -> None:
+    (event,) = ledger.append(lab, lab / "data" / "runs" / DONE)
+    event.write_text(event.read_text().replace("confirmed", "refuted"))
+    assert any(event.name in problem for problem in publish(lab).problems)
 
 
 def test_text_from_a_record_cannot_become_markup(lab: Path) -> None:

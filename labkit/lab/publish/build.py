@@ -13,6 +13,7 @@ from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page, run
 from labkit.lab.publish.read import RunView, read_run, run_folders
 from labkit.lab.publish.redaction import Redaction, Scrubber
 from labkit.lab.publish.site import check_target, put, site_lock, staged
+from labkit.lab.publish.standing import LedgerView, read_ledger_view
 
 SITE = "site"
 
@@ -48,6 +49,7 @@ class Source:
     runs: tuple[RunView, ...]
     ledgers: tuple[tuple[str, str, str, str], ...]
     pictures: dict[str, Path]
+    ledger: LedgerView
     problems: tuple[str, ...]
 
     @property
@@ -128,7 +130,8 @@ def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
             text = scrubber.read(file, path.read_text(encoding="utf-8", errors="replace"))
             ledgers.append((name, file, page, text))
     pictures = {path.stem: path for path in sorted((root / "figures").glob("*.png"))}
-    return Source(root, tuple(runs), tuple(ledgers), pictures, tuple(problems))
+    ledger = read_ledger_view(root, scrubber, fresh=whole)
+    return Source(root, tuple(runs), tuple(ledgers), pictures, ledger, (*problems, *ledger.problems))
 
 
 def refuse_secrets(scrubber: Scrubber) -> None:
@@ -144,7 +147,7 @@ def refuse_secrets(scrubber: Scrubber) -> None:
 def write_run(aside: Path, run: RunView, source: Source) -> tuple[int, list[str]]:
     """Writes a run's page and its files; (figures on it, what was not right)."""
     folder = aside / "runs" / run.id
-    text, beside = run_page(run, source.menu, source.resolver("../../"))
+    text, beside = run_page(run, source.ledger.claims.get(run.id), source.menu, source.resolver("../../"))
     for old in folder.glob("*") if folder.exists() else ():
         old.unlink()
     for name, content in {**run.files, **beside.files, "index.html": text.encode()}.items():
@@ -155,8 +158,10 @@ def write_run(aside: Path, run: RunView, source: Source) -> tuple[int, list[str]
 def write_shared(aside: Path, source: Source) -> None:
     """Writes the index, the ledgers, the pictures they use, and the assets: one plotly.js for the whole site."""
     pictures = {name: f"figures/{path.name}" for name, path in source.pictures.items()}
-    lab_name = title_of(source.root)
-    put(aside / "index.html", index_page(lab_name, source.runs, source.menu, pictures, source.problems).encode())
+    index = index_page(
+        title_of(source.root), source.runs, source.ledger.standings, source.menu, pictures, source.problems
+    )
+    put(aside / "index.html", index.encode())
     for name, _, page, text in source.ledgers:
         put(aside / page, ledger_page(name, text, page, source.menu, source.resolver("")).encode())
     for path in source.pictures.values():

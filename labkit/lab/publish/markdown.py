@@ -14,6 +14,7 @@ from labkit.lab.publish.sanitise import sanitise
 RUN_ID = re.compile(r"\b\d{8}T\d{6}Z-[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8}\b")
 TAG = re.compile(r"""(<(?:"[^"]*"|'[^']*'|[^>"'])*>)""")
 ANCHOR = re.compile(r"""<a\s+(?:id|name)=["']([^"']+)["']\s*>\s*(?:</a>)?""")
+ANCHORS_ALONE = re.compile(r'<p>((?:\s|<a id="[^"]*"></a>)*)</p>')
 HEADING = re.compile(r'<h([1-6]) id="">(.*?)</h\1>', re.DOTALL)
 
 Resolve = Callable[[str], str | None]  # a link of the source → its address from this page, or None: it leads nowhere
@@ -61,7 +62,7 @@ def render(text: str, resolve: Resolve, math: bool = False, below: int = 0) -> s
         renderer.register("inline_math", PageRenderer.inline_math)
         renderer.register("block_math", PageRenderer.block_math)
     page = str(markdown(text)).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    return link_runs(sanitise(anchor_headings(page)), resolve)
+    return link_runs(ANCHORS_ALONE.sub(r"\1", sanitise(anchor_headings(page))), resolve)
 
 
 def anchor_headings(page: str) -> str:

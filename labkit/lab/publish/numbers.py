@@ -102,6 +102,8 @@ def cell_table(rows: Sequence[Measurement], first: str | None = None) -> CellTab
 def mean_text(values: Sequence[float]) -> str:
     if not values:
         return "–"
+    if min(values) == max(values):
+        return number(values[0])
     if min(values) > 0:
         return number(math.exp(math.fsum(map(math.log, values)) / len(values)))
     return number(math.fsum(values) / len(values))
@@ -127,9 +129,11 @@ def cell_text(cell: str) -> str:
 
 
 def number(value: float) -> str:
-    """A number at four significant digits, without an exponent in the common range."""
-    if value == 0 or not math.isfinite(value):
+    """A number at four significant digits, without an exponent in the common range; a whole one without decimals."""
+    if not math.isfinite(value):
         return f"{value:g}"
+    if value == round(value) and abs(value) < 1e7:
+        return f"{value:,.0f}"
     if 1e-4 <= abs(value) < 1e7:
         digits = max(0, 3 - math.floor(math.log10(abs(value))))
         return f"{value:,.{digits}f}"

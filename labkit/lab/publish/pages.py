@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,11 +15,19 @@ from labkit.lab.publish.notebook import notebook_html, text_html
 from labkit.lab.publish.numbers import cell_table, main_number
 from labkit.lab.publish.plots import Beside, figure_html
 from labkit.lab.publish.read import RunView
-from labkit.lab.publish.summary import Badge, badge, ending, plan_facts, result_text, when_text
+from labkit.lab.publish.standing import Claims, Standing
+from labkit.lab.publish.summary import SIGNS, Badge, badge, ending, plan_facts, result_text, when_text
+from labkit.lab.render import ENDINGS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+# An entry's heading as the ledger renders it: `2026-12-01 · Confirmed: the belief`, struck through or not.
+HEADLINE = re.compile(
+    r"(?P<open><h2 id=\"[^\"]*\">)\s*(?P<struck><del>)?(?P<day>\d{4}-\d\d-\d\d) · (?:(?P<ending>[A-Z][a-z ]+): )?"
+)
+LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
+OUTCOMES = {words: outcome for outcome, words in ENDINGS.items()}
 LEDGERS = (
     ("Findings", "FINDINGS.md", "findings.html"),
     ("Mistakes", "MISTAKES.md", "mistakes.html"),
@@ -43,11 +52,17 @@ class RunLine:
 
 @dataclass(frozen=True)
 class Question:
-    """A question in the index with its runs, newest first."""
+    """A question in the index: its entries in the ledger with their addresses, and its runs, newest first.
+
+    `verdict` and `result` are the newest run's, shown where the ledger has no entry."""
 
     question: str
     anchor: str
     belief: str
+    address: str
+    standings: tuple[tuple[Standing, str], ...]
+    verdict: Badge
+    result: str
     runs: tuple[RunLine, ...]
     picture: str = ""
     picture_words: str = ""
@@ -75,8 +90,9 @@ def templates() -> "Environment":
     )
 
 
-def run_page(run: RunView, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
-    """A run's page, and what must stand beside it. `resolve` finds addresses from the page's own folder."""
+def run_page(run: RunView, claims: Claims | None, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
+    """A run's page, and what must stand beside it. `claims` are those the ledger let it make, None for a run not in it;
+    `resolve` finds addresses from the page's own folder."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
     main = main_number(run.rows, run.plan.rule) if run.plan else None
@@ -100,8 +116,9 @@ def run_page(run: RunView, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
             facts=plan_facts(run),
             figure=Markup(figure),
             figures=beside.figures,
-            claims=texts(run.conclusion.get("claims")),
-            not_claims=texts(run.conclusion.get("should_not_claim")),
+            checked=claims is not None,
+            claims=claims
+            or Claims(can=texts(run.conclusion.get("claims")), cannot=texts(run.conclusion.get("should_not_claim"))),
             cells=cell_table(run.rows, run.plan.rule.metric if run.plan else None),
             main=main,
             main_code=Markup(highlight(main.code, "python")) if main else "",
@@ -139,9 +156,11 @@ def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], boo
 
 def facts_of(title: str, facts: Mapping[str, Any], is_open: bool) -> list[tuple[str, Mapping[str, Any], bool]]:
     """A table of the plain facts, and a folded one for each group of facts inside: a device's many limits."""
-    plain = {name: value for name, value in facts.items() if not isinstance(value, Mapping)}
-    groups = [(f"{title}: {name}", value, False) for name, value in facts.items() if isinstance(value, Mapping)]
-    return [(title, plain, is_open), *groups]
+    groups = {name: value for name, value in facts.items() if isinstance(value, Mapping)}
+    limits = {name: value for name, value in facts.items() if name not in groups and name.startswith(LIMITS)}
+    plain = {name: value for name, value in facts.items() if name not in groups and name not in limits}
+    inner = {"limits": limits | dict(groups.pop("limits", {}))} | groups
+    return [(title, plain, is_open), *((f"{title}: {name}", value, False) for name, value in inner.items())]
 
 
 def flat(mapping: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
@@ -169,13 +188,22 @@ def file_lines(run: RunView) -> list[dict[str, Any]]:
 
 
 def index_page(
-    lab_name: str, runs: Sequence[RunView], menu: Menu, pictures: Mapping[str, str], problems: Sequence[str]
+    lab_name: str,
+    runs: Sequence[RunView],
+    standings: Sequence[Standing],
+    menu: Menu,
+    pictures: Mapping[str, str],
+    problems: Sequence[str],
 ) -> str:
-    """The front page. `pictures` maps an experiment to the address of its newest figure."""
-    groups: dict[str, list[RunView]] = {}
+    """The front page: questions with what the ledger holds of them and their runs, the last run's question first.
+
+    `pictures` maps an experiment to the address of its newest figure."""
+    groups: dict[str, tuple[list[Standing], list[RunView]]] = {}
     for run in runs:
-        groups.setdefault(run.question, []).append(run)
-    questions = [question(words, group, pictures) for words, group in groups.items()]
+        groups.setdefault(run.question, ([], []))[1].append(run)
+    for entry in standings:  # an entry whose runs are not here still has its place
+        groups.setdefault(entry.question, ([], []))[0].append(entry)
+    questions = [question(words, *group, pictures) for words, group in groups.items()]
     return (
         templates()
         .get_template("index.html.j2")
@@ -193,18 +221,25 @@ def index_page(
     )
 
 
-def question(words: str, runs: Sequence[RunView], pictures: Mapping[str, str]) -> Question:
-    """A question's entry; the verdict shown first is that of its newest run that came to one."""
-    judged = sorted(runs, key=lambda run: run.verdict is None)[:1]
-    order = judged + [run for run in runs if run is not judged[0]]
-    newest = order[0]
-    belief = newest.plan.belief if newest.plan else ""
-    picture = pictures.get(newest.record.experiment, "")
+def question(
+    words: str, standings: Sequence[Standing], runs: Sequence[RunView], pictures: Mapping[str, str]
+) -> Question:
+    """A question's entry in the index; without one in the ledger, its newest run with a verdict stands first."""
+    judged = [run for run in runs if run.verdict is not None] or list(runs)
+    pages = {file: page for _, file, page in LEDGERS}
+    placed = tuple((entry, f"{pages[entry.ledger]}#{entry.anchor}") for entry in standings)
+    plan = judged[0].plan if judged else None
+    belief = placed[0][0].belief if placed else plan.belief if plan else ""
+    picture = pictures.get(judged[0].record.experiment, "") if judged else ""
     return Question(
         question=words,
         anchor=slug(words),
         belief="" if belief == words else belief,
-        runs=tuple(run_line(run) for run in order),
+        address=f"runs/{judged[0].id}/index.html" if judged else placed[0][1],
+        standings=placed,
+        verdict=badge(judged[0]) if judged else placed[0][0].verdict,
+        result=result_text(judged[0]) if judged else placed[0][0].result,
+        runs=tuple(run_line(run) for run in runs),
         picture=picture,
         picture_words=words if picture else "",
     )
@@ -223,11 +258,22 @@ def run_line(run: RunView) -> RunLine:
 
 
 def ledger_page(name: str, text: str, here: str, menu: Menu, resolve: Resolve) -> str:
-    """A ledger's markdown as a page."""
-    body = Markup(render(text, resolve))
+    """A ledger's markdown as a page; the outcome in an entry's heading becomes its badge."""
+    body = Markup(HEADLINE.sub(headline, render(text, resolve)))
     return (
         templates().get_template("ledger.html.j2").render(title=name, top="", here=here, menu=menu.entries, body=body)
     )
+
+
+def headline(match: re.Match[str]) -> str:
+    """An entry's heading with its date and badge above its words."""
+    outcome = OUTCOMES.get(match["ending"] or "")
+    mark = ""
+    if outcome:
+        sign = f'<span aria-hidden="true">{SIGNS[outcome]}</span>'
+        mark = f'<span class="badge {outcome}">{sign} {outcome}</span>'
+    above = f'<span class="entry-line"><time datetime="{match["day"]}">{match["day"]}</time> {mark}</span>'
+    return f"{match['open']}{above} {match['struck'] or ''}"
 
 
 def site_resolver(
@@ -260,8 +306,8 @@ def site_resolver(
     return resolve
 
 
-def texts(value: Any) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
+def texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
 def size_text(size: int) -> str:

@@ -1,0 +1,87 @@
+"""What the ledger holds of each question, for the index, and what it lets each run claim, for the run's page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.lab.entries import Entry, read_book
+from labkit.lab.events import EntryEvent, read_events
+from labkit.lab.publish.redaction import Scrubber
+from labkit.lab.publish.summary import SIGNS, Badge
+from labkit.lab.verdict import count
+
+FILE = "data/ledger"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A live entry: the verdict pooled over the sessions of one scope. `ledger` and `anchor` are where it stands."""
+
+    question: str
+    belief: str
+    verdict: Badge
+    result: str
+    device: str
+    model: str
+    day: str
+    ledger: str
+    anchor: str
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a run's notebook claims and its data bear out, what was withheld and why, and what should not be claimed."""
+
+    can: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    cannot: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LedgerView:
+    """The ledger, read: its live entries, newest first, and the claims of each run in it."""
+
+    standings: tuple[Standing, ...] = ()
+    claims: Mapping[str, Claims] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+
+def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> LedgerView:
+    """Reads the ledger's events; not `fresh`, only those this process has not read yet. Files that are damaged are
+    listed in `problems`, as are events without their run."""
+    events = read_events(root, fresh=fresh)
+    book = read_book(events)
+    scrubber.file = FILE
+    standings = tuple(standing(entry, scrubber) for entry in book.live)
+    claims = {event.run: claims_of(event, scrubber) for event in events.of(EntryEvent)}
+    return LedgerView(standings, claims, (*events.damaged, *book.problems))
+
+
+def standing(entry: Entry, scrubber: Scrubber) -> Standing:
+    """An entry as the index shows it."""
+    verdict = entry.verdict
+    evidence = f"{count(verdict.pairs, 'pair' if verdict.ratio else 'repetition')} in {count(verdict.runs, 'session')}"
+    words = [verdict.strength, evidence, "planned after its data" if verdict.retrospective else ""]
+    detail = " · ".join(word for word in words if word)
+    text = scrubber.text
+    return Standing(
+        question=text(entry.plan.question or entry.plan.belief),
+        belief=text(entry.plan.belief),
+        verdict=Badge(verdict.outcome, SIGNS[verdict.outcome], verdict.outcome, detail),
+        result=verdict.number(),
+        device=text(entry.scope.device),
+        model=text(entry.scope.model),
+        day=entry.day,
+        ledger=entry.ledger,
+        anchor="looks" if entry.look else entry.anchor,
+    )
+
+
+def claims_of(event: EntryEvent, scrubber: Scrubber) -> Claims:
+    """What the ledger lets a run claim."""
+    text = scrubber.text
+    return Claims(
+        can=tuple(text(claim.text) for claim in event.claims if not claim.withheld),
+        withheld=tuple(text(f"{claim.text} ({claim.withheld})") for claim in event.claims if claim.withheld),
+        cannot=tuple(map(text, event.should_not_claim)),
+    )
