@@ -229,7 +229,7 @@ def _compute_family(s: raw.Structs, physical: Any) -> tuple[int, int] | None:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Every Vulkan device of this machine, usable or not, in the loader's order. Raises DeviceError without a loader."""
+    """Every Vulkan device here, usable or not, in the loader's order. Raises DeviceError without a loader."""
     return [_inspect(i, handle) for i, handle in enumerate(raw.physical_devices())]
 
 
@@ -369,10 +369,12 @@ class Device:
             raise DeviceError(f"{info.name} has no compute queue")
         priority = s.new("float[]", [0.5])
         queue_info = s.struct(
-            "DeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO", queueFamilyIndex=found[0], queueCount=1, pQueuePriorities=priority
+            "DeviceQueueCreateInfo", "DEVICE_QUEUE_CREATE_INFO",
+            queueFamilyIndex=found[0], queueCount=1, pQueuePriorities=priority,
         )  # fmt: skip
         create = s.struct(
-            "DeviceCreateInfo", "DEVICE_CREATE_INFO", pNext=on["base"], queueCreateInfoCount=1, pQueueCreateInfos=queue_info,
+            "DeviceCreateInfo", "DEVICE_CREATE_INFO",
+            pNext=on["base"], queueCreateInfoCount=1, pQueueCreateInfos=queue_info,
             enabledExtensionCount=len(wanted), ppEnabledExtensionNames=s.strings(wanted),
         )  # fmt: skip
         device = s.new("VkDevice *")
@@ -552,8 +554,8 @@ class Device:
             "largest allocation": f"{i.max_allocation_bytes / 2**30:.1f} GiB",
             "features": ", ".join(i.features),
         }
+        left = "style='text-align:left'"
         body = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td style='text-align:left'>{html.escape(v)}</td></tr>"
-            for k, v in rows.items()
+            f"<tr><th {left}>{html.escape(k)}</th><td {left}>{html.escape(v)}</td></tr>" for k, v in rows.items()
         )
         return f"<table><caption style='text-align:left'><b>{html.escape(i.name)}</b></caption>{body}</table>"

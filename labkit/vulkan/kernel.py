@@ -56,7 +56,8 @@ class Kernel:
             have > most for have, most in zip(face.local_size, info.max_workgroup_size, strict=True)
         ):
             raise ShaderError(
-                f"{self.name}: a workgroup of {x}x{y}x{z} is over what {info.name} runs ({info.max_workgroup_invocations})"
+                f"{self.name}: a workgroup of {x}x{y}x{z} is over what {info.name} runs "
+                f"({info.max_workgroup_invocations})"
             )
         if face.shared_bytes > info.max_shared_bytes:
             raise ShaderError(
@@ -86,7 +87,8 @@ class Kernel:
         if entries:
             special = s.struct(
                 "SpecializationInfo", mapEntryCount=len(entries),
-                pMapEntries=s.new("VkSpecializationMapEntry[]", entries), dataSize=len(data), pData=s.new("char[]", data),
+                pMapEntries=s.new("VkSpecializationMapEntry[]", entries),
+                dataSize=len(data), pData=s.new("char[]", data),
             )  # fmt: skip
         stage = s.struct(
             "PipelineShaderStageCreateInfo", "PIPELINE_SHADER_STAGE_CREATE_INFO",

@@ -99,7 +99,7 @@ class Block:
 
 
 class Buffer:
-    """A range of device memory. `address` is its device pointer; `view` a writable numpy view where the host sees it."""
+    """A range of device memory: `address` is its device pointer, `view` a numpy view where the host sees it."""
 
     __slots__ = ("address", "block", "label", "nbytes", "offset", "view")
 
@@ -126,7 +126,7 @@ class Buffer:
         return Range(self, offset, nbytes)
 
     def array(self, dtype: Any, shape: Any = -1) -> np.ndarray:
-        """A live numpy view (host-visible buffers only) as `dtype`, reshaped; not to be read once the pool is closed."""
+        """A live numpy view (host-visible buffers only) as `dtype`, reshaped; dead once the pool is closed."""
         self.alive()
         if self.view is None:
             raise DeviceError(f"{self!r} is not visible to the host; use download()")

@@ -197,7 +197,7 @@ class Program:
     # recording and running
 
     def record(self, *, profile: bool = False) -> "Program":
-        """Record the command buffer now (submit does it when needed); `profile` puts a timestamp after each dispatch."""
+        """Record the command buffer now (submit does it if needed); `profile`: a timestamp after each dispatch."""
         if self._command is not None:
             return self
         s, device = raw.Structs(), self.device
@@ -363,7 +363,8 @@ class Program:
 
     def __repr__(self) -> str:
         waits = sum(d.barrier for d in self.dispatches)
-        return f"<Program {self.label or 'unnamed'}: {len(self.dispatches)} dispatches, {waits} barriers, {self.fingerprint}>"
+        name = self.label or "unnamed"
+        return f"<Program {name}: {len(self.dispatches)} dispatches, {waits} barriers, {self.fingerprint}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(
