@@ -96,10 +96,13 @@ class Book:
         return sorted(self.entries, key=lambda entry: (entry.changed, entry.stored[0].name), reverse=True)
 
     def looks(self) -> list[Entry]:
-        """The newest look of each experiment; a scope with a result of its own has no look any more."""
+        """The newest look of each experiment, unless its rule has had a result since."""
         newest: dict[str, Entry] = {}
+        answered: set[str] = set()
         for entry in self.live:
-            if entry.look:
+            if not entry.look:
+                answered.add(entry.scope.question)
+            elif entry.scope.question not in answered:
                 newest.setdefault(entry.scope.experiment, entry)
         return list(newest.values())
 

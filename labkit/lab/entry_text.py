@@ -10,6 +10,7 @@ from labkit.lab.verdict import count
 from labkit.measure.metrics import METRICS
 
 RUNS_SHOWN = 10
+SHAPE_SHOWN = 80  # characters; a longer shape is not said twice
 ENDINGS = {
     "confirmed": "Confirmed",
     "refuted": "Refuted",
@@ -165,7 +166,8 @@ def can_claim(entry: Entry) -> list[str]:
         return ["Nothing: this entry no longer holds."]
     if not verdict.decided:
         return ["Only that this was tried and is not settled: the interval allows both."]
-    conditions = f"On {scope.device} with {scope.driver}, {scope.model}" + (f", {scope.shape}" if scope.shape else "")
+    shape = scope.shape if len(scope.shape) <= SHAPE_SHOWN else "the shape above"
+    conditions = ", ".join(part for part in (f"On {scope.device} with {scope.driver}", scope.model, shape) if part)
     rule = entry.plan.rule
     over = f" is {verdict.number()} that at {cell_words(rule.against)}" if rule.against else f" is {verdict.number()}"
     own = f"{conditions}: {rule.metric} at {cell_words(rule.cell)}{over}."

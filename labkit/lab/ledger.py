@@ -23,7 +23,7 @@ from labkit.lab.events import (
 )
 from labkit.lab.ledger_files import CONFLICT, LedgerFile, edit_lines, ledger_text, read_ledger, write_if_changed
 from labkit.lab.measurements import read_rows
-from labkit.lab.plan import read_plan
+from labkit.lab.plan import read_plan, stored_hash
 from labkit.lab.record import RunRecord, canonical_cell, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
 from labkit.lab.scope import scope_of
@@ -62,7 +62,8 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
     """What the ledger keeps of a run, all of it recomputed from the run's own files."""
     from labkit.lab.capture import sha256_file
 
-    plan, rows, verdict = read_plan(folder / "plan.json"), read_rows(folder / "measurements.csv"), judge_folder(folder)
+    plan, plan_hash = read_plan(folder / "plan.json"), stored_hash(folder / "plan.json")
+    rows, verdict = read_rows(folder / "measurements.csv"), judge_folder(folder)
     numbers = cell_numbers(record.id, rows)
     conclusion = {}
     if (folder / "conclusion.json").exists():
@@ -74,14 +75,14 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
     planned = [canonical_cell(cell) for cell in plan.cells]
     shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
     faults: tuple[str, ...] = ()
-    if verdict.outcome == "invalid" and judge(plan, rows).outcome != "invalid" and record.plan_hash == plan.hash:
+    if verdict.outcome == "invalid" and judge(plan, rows).outcome != "invalid" and record.plan_hash == plan_hash:
         faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
     return EntryEvent(
         utc=utc,
         run=record.id,
         ended=record.ended or record.started,
         plan=plan,
-        plan_hash=plan.hash,
+        plan_hash=plan_hash,
         scope=scope_of(record, plan),
         verdict=verdict,
         faults=faults,

@@ -37,14 +37,16 @@ class Declared(BaseModel):
 
     def canonical(self) -> str:
         """Canonical JSON: sorted keys, no spaces. Equal declarations have equal text."""
-        return json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
+        return canonical_json(self.model_dump(mode="json"))
+
+    def essence(self) -> str:
+        """Canonical JSON of what is not at its default: a field added in a later version does not change it."""
+        return canonical_json(self.model_dump(mode="json", exclude_defaults=True))
 
     @property
     def hash(self) -> str:
         """SHA-256 of the canonical JSON, 64 hexadecimal digits."""
-        return hashlib.sha256(self.canonical().encode()).hexdigest()
+        return document_hash(self.model_dump(mode="json"))
 
 
 class Rule(Declared):
@@ -275,13 +277,32 @@ class Plan(Declared):
         return f"<table>{rows}</table>"
 
 
+def canonical_json(document: Any) -> str:
+    """JSON with sorted keys and no spaces."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def document_hash(document: Any) -> str:
+    """SHA-256 of a stored plan's canonical JSON: the hash it had when it was stored, whatever fields plans have now."""
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()
+
+
 def read_plan(path: Path) -> Plan:
     """The plan stored at `path`. ParameterError when it is not one."""
+    return Plan.model_validate(read_document(path))
+
+
+def stored_hash(path: Path) -> str:
+    """The hash of the plan stored at `path`. ParameterError when it is not JSON."""
+    return document_hash(read_document(path))
+
+
+def read_document(path: Path) -> Any:
+    """A plan's JSON. ParameterError when there is none."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ParameterError(f"{path} is not a plan: {error}") from None
-    return Plan.model_validate(document)
 
 
 def checked_cell(value: Any) -> Cell:

@@ -74,7 +74,8 @@ def invalid_text(scope: Sequence[Stored]) -> str:
         ("Rule", md(newest.plan.rule.words())),
     )
     runs = "\n".join(f"- {invalid_words(item)}" for item in scope)
-    return "\n\n".join([f"## {title}", "Neither confirmed nor refuted: no run of this scope counts.", runs, where])
+    said = "Neither confirmed nor refuted: no run of this scope counts."
+    return "\n\n".join([f"## {title}", said, where, "**Runs**", runs])
 
 
 def note_text(note: NoteEvent) -> str:

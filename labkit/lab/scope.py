@@ -20,7 +20,7 @@ def scope_of(record: RunRecord, plan: Plan) -> Scope:
     """The scope of a run. What the record does not describe is `not described`, and so differs from what it does."""
     return Scope(
         experiment=plan.experiment,
-        rule=plan.rule.canonical(),
+        rule=plan.rule.essence(),
         device=device_words(record),
         uuid=str((record.device or {}).get("uuid") or UNKNOWN),
         driver=driver_words(record.device),

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from labkit.errors import LedgerError, ParameterError
-from labkit.lab.plan import Plan, Rule, cell_words, read_plan
+from labkit.lab.plan import Plan, Rule, cell_words, read_plan, stored_hash
 from labkit.lab.record import canonical_cell
 from labkit.measure import statistics
 from labkit.measure.metrics import metric
@@ -317,7 +317,7 @@ def judge_folder(folder: Path) -> Verdict:
 
     plan, record = read_plan(folder / "plan.json"), read_record(folder)
     verdict = judge(plan, read_rows(folder / "measurements.csv"), record.checks, retrospective=record.retrospective)
-    if record.plan_hash != plan.hash:
+    if record.plan_hash != stored_hash(folder / "plan.json"):
         changed = "plan.json was changed after it was declared: its hash is not the record's"
         return verdict.model_copy(update={"outcome": "invalid", "reason": changed})
     return verdict

@@ -97,6 +97,16 @@ def test_a_look_is_one_line_that_the_next_replaces_and_a_result_removes(lab: Pat
     assert "(look, 5.20×" in text(lab, "FINDINGS.md")
 
 
+def test_a_quick_look_in_another_shape_gives_way_to_a_later_result_of_its_rule(lab: Path) -> None:
+    quick = {"parameters": {"kv": "f16", "tokens": 4, "quick": True}}
+    append(lab, make_run(lab, 5.0, pairs=3, number=1, **quick))
+    assert headings(lab, "FINDINGS.md") == ["Looks"]
+    append(lab, make_run(lab, 5.0, number=2))
+    assert len(headings(lab, "FINDINGS.md")) == 1
+    append(lab, make_run(lab, 5.0, pairs=3, number=3, **quick))
+    assert headings(lab, "FINDINGS.md")[-1] == "Looks"
+
+
 def test_looks_of_two_experiments_have_a_line_each(lab: Path) -> None:
     append(lab, make_run(lab, 5.0, pairs=3, number=1))
     append(lab, make_run(lab, 5.0, number=2, plan=make_plan(3, experiment="kv-type"), pairs=3))

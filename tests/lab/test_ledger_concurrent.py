@@ -4,14 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from ledger_runs import make_lab
+from ledger_runs import make_lab, make_run
 
 from labkit.lab.entries import read_book
 from labkit.lab.events import EntryEvent, read_events
-from labkit.lab.ledger import render
+from labkit.lab.ledger import append, render
 from labkit.lab.recheck import verify
 from labkit.lab.render import LEDGERS
 
@@ -31,19 +32,42 @@ for entry in range(entries):
 """
 
 
+HOLDER = """
+import sys, time
+from pathlib import Path
+from labkit.lab.events import writing
+with writing(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
+    path = os.pathsep.join([str(SOURCE), str(SOURCE / "tests" / "lab"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_process_killed_while_it_holds_the_ledger_frees_it(tmp_path: Path) -> None:
+    root = make_lab(tmp_path / "lab")
+    holder = start(HOLDER, str(root))
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate(timeout=10)
+    began = time.monotonic()
+    assert len(append(root, make_run(root))) == 1
+    assert time.monotonic() - began < 5
+
+
 @pytest.mark.slow
 def test_six_processes_of_which_one_is_killed_lose_no_entry_whose_append_returned(tmp_path: Path) -> None:
     root = make_lab(tmp_path / "lab")
-    path = os.pathsep.join([str(SOURCE), str(SOURCE / "tests" / "lab"), os.environ.get("PYTHONPATH", "")])
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(root), str(writer), str(ENTRIES)],
-            env=os.environ | {"PYTHONPATH": path},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for writer in range(WRITERS)
-    ]
+    writers = [start(WRITER, str(root), str(writer), str(ENTRIES)) for writer in range(WRITERS)]
     victim = writers[0]
     assert victim.stdout is not None
     returned = [victim.stdout.readline().strip() for _ in range(20)]

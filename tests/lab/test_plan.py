@@ -8,7 +8,7 @@ import pytest
 from ledger_runs import EIGHT, ONE, make_plan
 
 from labkit.errors import ParameterError
-from labkit.lab.plan import Plan, Rule, read_plan
+from labkit.lab.plan import Plan, Rule, read_plan, stored_hash
 
 pytestmark = pytest.mark.quick
 
@@ -131,6 +131,7 @@ def test_a_stored_plan_reads_back_and_a_damaged_one_is_named(tmp_path: Any) -> N
     plan, path = make_plan(), tmp_path / "plan.json"
     path.write_text(json.dumps(plan.model_dump(mode="json"), indent=2))
     assert read_plan(path) == plan
+    assert stored_hash(path) == plan.hash
     path.write_text("{")
     with pytest.raises(ParameterError, match=r"plan\.json is not a plan"):
         read_plan(path)

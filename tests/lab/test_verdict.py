@@ -11,7 +11,7 @@ from ledger_runs import EIGHT, ONE, make_plan, make_run, ratios_about
 
 from labkit.errors import LedgerError
 from labkit.lab.measurements import Measurement
-from labkit.lab.plan import Plan, Rule
+from labkit.lab.plan import Plan, Rule, document_hash
 from labkit.lab.record import Check
 from labkit.lab.verdict import Verdict, effect_words, judge, judge_folder, pool
 
@@ -253,6 +253,15 @@ def test_a_plan_changed_after_the_fact_makes_the_run_invalid(tmp_path: Any) -> N
     verdict = judge_folder(folder)
     assert verdict.outcome == "invalid"
     assert "plan.json was changed after it was declared" in verdict.reason
+
+
+def test_a_plan_stored_before_a_field_was_added_is_still_the_plan_that_was_declared(tmp_path: Any) -> None:
+    folder = make_run(tmp_path, 5.0)
+    older = {name: value for name, value in make_plan().model_dump(mode="json").items() if name != "negative_control"}
+    (folder / "plan.json").write_text(json.dumps(older))
+    record = json.loads((folder / "run.json").read_text()) | {"plan_hash": document_hash(older)}
+    (folder / "run.json").write_text(json.dumps(record))
+    assert judge_folder(folder).outcome == "confirmed"
 
 
 @pytest.mark.parametrize(
