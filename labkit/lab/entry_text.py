@@ -203,7 +203,7 @@ def mistake_text(entry: Entry) -> str:
     else:
         day, believed, why = entry.day, md(plan.belief), md(plan.believed_because) or "no reason was given"
         measured = f"{subject(entry)} {what_was_found(entry)} The rule: {md(plan.rule.words())}."
-        corrected = f"{run_link(entry.events[0])} ({link(entry)})"
+        corrected = run_link(entry.events[0])
     title = f"{day} · {md(plan.belief)}"
     struck = entry.struck_by is not None
     parts = [f"## ~~{title}~~" if struck else f"## {title}"]
