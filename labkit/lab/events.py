@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from labkit.errors import LabError, LedgerError
-from labkit.lab.plan import Plan
+from labkit.lab.plan import Plan, Rule
 from labkit.lab.record import Check, Frozen
 from labkit.lab.verdict import Verdict
 
@@ -59,6 +59,11 @@ class Scope(Frozen):
     model: str
     shape: str
     retrospective: bool = False
+
+    @field_validator("rule")
+    @classmethod
+    def _essence(cls, value: str) -> str:
+        return Rule(**json.loads(value)).essence()  # equal rules are equal scopes, whichever version wrote them
 
     @cached_property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from ledger_runs import DEVICE, make_lab, make_run
 
 from labkit.cli import lab as lab_command
 from labkit.errors import LedgerError
-from labkit.lab.events import events_folder
+from labkit.lab.events import EntryEvent, Scope, events_folder, read_events
 from labkit.lab.ledger import append
 from labkit.lab.recheck import verify
 
@@ -82,6 +82,14 @@ def test_any_change_of_the_record_behind_an_entry_is_caught(
     (folder / file).write_text(text.replace(old, new))
     assert any(named in line for line in faults(lab)), faults(lab)
     assert not verify(lab).sound
+
+
+def test_a_rule_written_in_full_by_another_version_is_the_same_scope(lab: Path) -> None:
+    append(lab, make_run(lab, 5.0, number=1))
+    [entry] = read_events(lab).of(EntryEvent)
+    full = Scope(**entry.scope.model_dump() | {"rule": entry.plan.rule.canonical()})
+    assert full.rule != entry.plan.rule.canonical()
+    assert (full.id, full.question) == (entry.scope.id, entry.scope.question)
 
 
 def test_a_damaged_record_is_a_fault_and_not_a_crash(lab: Path) -> None:
