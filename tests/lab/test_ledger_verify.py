@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from ledger_runs import DEVICE, make_lab, make_run
+from ledger_runs import DEVICE, make_lab, make_plan, make_run
 
 from labkit.cli import lab as lab_command
 from labkit.errors import LedgerError
@@ -85,7 +85,7 @@ def test_any_change_of_the_record_behind_an_entry_is_caught(
 
 
 def test_a_rule_written_in_full_by_another_version_is_the_same_scope(lab: Path) -> None:
-    append(lab, make_run(lab, 5.0, number=1))
+    append(lab, make_run(lab, 5.0, plan=make_plan(rule={"margin": 0.0})))
     [entry] = read_events(lab).of(EntryEvent)
     full = Scope(**entry.scope.model_dump() | {"rule": entry.plan.rule.canonical()})
     assert full.rule != entry.plan.rule.canonical()
