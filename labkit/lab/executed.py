@@ -110,7 +110,13 @@ def join_streams(cell: Any) -> Any:
 
 
 def title_of(document: Any, index: int) -> str:
-    """What to call a cell on the terminal: its first comment or line of code."""
+    """What to call a cell on the terminal: the heading right above it, else its first comment or line of code."""
+    for cell in reversed(document.cells[:index]):
+        if cell.cell_type != "markdown":
+            break
+        for line in cell.source.splitlines():
+            if line.startswith("#"):
+                return str(line.lstrip("# ").strip())
     for line in document.cells[index].source.splitlines():
         text = line.strip()
         if text and not text.startswith("%%"):

@@ -1,5 +1,6 @@
 """What a run says while it goes: a line a cell on stderr, the time left inside long ones, and `log.txt`."""
 
+import shutil
 import sys
 import threading
 import time
@@ -11,7 +12,7 @@ from labkit.lab.progress import LINES_S, Pace, duration, progress_text
 from labkit.lab.record import utc_now
 from labkit.lab.redact import Redactor
 
-WIDTH = 100
+TITLE_WIDTH = 60
 
 
 class RunLog:
@@ -62,7 +63,8 @@ class Reporter:
         self.started = 0.0
         self.next_line = float("inf")  # until a cell runs
         self.pace = Pace()
-        self.last = ""
+        self.last = ""  # what was last said to be going on
+        self.line = ""  # how far that was
 
     def say(self, text: str) -> None:
         """A line of its own."""
@@ -71,16 +73,17 @@ class Reporter:
 
     def cell_start(self, number: int, title: str) -> None:
         """A cell begins; `number` counts from 1."""
-        self.number, self.title, self.started = number, title, time.monotonic()
+        self.number, self.title, self.started = number, title[:TITLE_WIDTH], time.monotonic()
         self.next_line = self.started + LINES_S
         self.pace = Pace()
+        self.line = ""
         self._draw(title)
 
     def cell_end(self, state: str) -> None:
         """A cell has ended."""
         mark = "" if state == "executed" else f" {state}"
         took = duration(time.monotonic() - self.started).rjust(8)
-        self.say(f"{self._place()} {took}{mark}  {self.title}"[:WIDTH])
+        self.say(f"{self._place()} {took}{mark}  {self.title}")
 
     def progress(self, document: dict[str, Any]) -> None:
         """What the notebook says of its progress inside the cell."""
@@ -90,22 +93,24 @@ class Reporter:
             return
         line = progress_text(done, total, text, self.pace.left(done, total))
         waiting = not total and text != self.last  # a message that says what is waited for is never held back
-        self.last = text
+        self.last, self.line = text, line
         if self.live:
             self._draw(f"{bar(done, total)} {line}" if total else line)
-        elif waiting or time.monotonic() >= self.next_line:
-            self.next_line = time.monotonic() + LINES_S
-            self.say(f"{self._place()}          {line}")
+        elif waiting:
+            self._say_where()
+        else:
+            self.tick()
 
     def tick(self) -> None:
-        """Keeps a silent cell from looking dead."""
+        """Keeps a silent cell from looking dead: a line every ten seconds, with how far it last said it was."""
         if not self.live and time.monotonic() >= self.next_line:
-            self.next_line = time.monotonic() + LINES_S
-            self.say(
-                f"{self._place()} {duration(time.monotonic() - self.started).rjust(8)}  still running: {self.title}"[
-                    :WIDTH
-                ]
-            )
+            self._say_where()
+
+    def _say_where(self) -> None:
+        now = time.monotonic()
+        self.next_line = now + LINES_S
+        text = f"{self.title}: {self.line}" if self.line else f"still running: {self.title}"
+        self.say(f"{self._place()} {duration(now - self.started).rjust(8)}  {text}")
 
     def _place(self) -> str:
         return f"[{self.number:>{len(str(self.cells))}}/{self.cells}]"
@@ -115,7 +120,8 @@ class Reporter:
 
     def _draw(self, text: str) -> None:
         if self.live and not self.quiet:
-            self._write(f"{self._clear()}{self._place()} {text}"[: WIDTH + 6])
+            room = shutil.get_terminal_size().columns - 1  # a line that wraps could not be drawn over
+            self._write(self._clear() + f"{self._place()} {text}"[:room])
 
     def _write(self, text: str) -> None:
         try:

@@ -80,6 +80,7 @@ def test_without_a_terminal_a_cell_is_a_line_and_a_long_one_a_line_every_ten_sec
     lines = stream.getvalue().splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("[ 3/12]")
+    assert "10 s  for cell in plan: " in lines[0]
     assert "/200 width 8 (about " in lines[0]
     assert lines[2] == "[ 3/12]     20 s failed  for cell in plan"
 
@@ -93,6 +94,19 @@ def test_what_a_run_waits_for_is_said_at_once_and_once(clock: Clock) -> None:
         clock.now += 0.2
         reporter.progress({"done": 0, "total": 0, "text": "waiting for the device: in use by bench"})
     assert stream.getvalue().count("in use by bench") == 1
+
+
+def test_between_two_steps_the_line_says_how_far_the_last_one_was(clock: Clock) -> None:
+    stream = io.StringIO()
+    reporter = Reporter(stream=stream)
+    reporter.cells = 2
+    reporter.cell_start(1, "Measure")
+    clock.now += 1
+    reporter.progress({"done": 1, "total": 3, "text": "width 8"})
+    for _ in range(40):
+        clock.now += 0.25
+        reporter.tick()
+    assert stream.getvalue().splitlines() == ["[1/2]     10 s  Measure: 1/3 width 8"]
 
 
 def test_a_damaged_progress_file_is_no_progress() -> None:
