@@ -1,6 +1,7 @@
 """Vulkan devices: what the machine has, which one is best, and the open `Device` that memory and programs hang off."""
 
 import collections
+import contextlib
 import html
 import os
 import threading
@@ -399,7 +400,7 @@ class Device:
         data = b""
         try:
             data = self._cache_path().read_bytes()
-        except OSError:
+        except (OSError, RuntimeError):
             data = b""  # none yet, or a home that cannot be read: pipelines are then built anew
         s = raw.Structs()
         blob = s.new("char[]", data) if data else s.ffi.NULL
@@ -419,14 +420,15 @@ class Device:
         data = self.ffi.new("char[]", size[0])
         if self.lib.vkGetPipelineCacheData(self.handle, self.pipeline_cache, size, data) != 0:
             return
-        path = self._cache_path()
-        aside = path.with_suffix(f".{os.getpid()}.tmp")
-        try:
+        with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: nobody knows the home folder
+            path = self._cache_path()
             path.parent.mkdir(parents=True, exist_ok=True)
-            aside.write_bytes(self.ffi.buffer(data, size[0])[:])
-            aside.replace(path)
-        except OSError:
-            aside.unlink(missing_ok=True)
+            aside = path.with_suffix(f".{os.getpid()}.tmp")
+            try:
+                aside.write_bytes(self.ffi.buffer(data, size[0])[:])
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Wait for the queue and free everything made from this device. Closing twice is fine."""

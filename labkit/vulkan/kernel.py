@@ -1,5 +1,6 @@
 """A compute pipeline with named specialisation constants and push constants, checked before the driver sees them."""
 
+import operator
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,9 @@ class Kernel:
             source = compile_glsl(source, name=name)
         device.alive()
         self.device, self.name, self.constants = device, name, dict(constants or {})
-        integers = {k: int(v) for k, v in self.constants.items()}
+        self.interface = reflect(source, name)
+        self._special = self._specialise()
+        integers = {key: word for key, (_, word) in self._special.items()}
         self.interface = reflect(source, name, integers)
         self._check_limits()
         self._members = {m.name: m for m in self.interface.push}
@@ -45,15 +48,35 @@ class Kernel:
         self._build(source, subgroup)
         device.keep(self)
 
+    def _specialise(self) -> dict[str, tuple[int, int]]:
+        """Every named constant's id and 32-bit word, given or default."""
+        known = self.interface.constants
+        for key in self.constants:
+            if key not in known:
+                raise ShaderError(
+                    f"{self.name} has no specialisation constant {key!r}; it has {', '.join(known) or 'none'}"
+                )
+        words = {}
+        for key, (ident, code, default) in known.items():
+            value = self.constants.get(key)
+            try:
+                if key not in self.constants:
+                    word = default
+                elif code == "f":
+                    word = struct.unpack("<I", struct.pack("<f", value))[0]
+                else:
+                    word = struct.unpack("<I", struct.pack("<i" if operator.index(value) < 0 else "<I", value))[0]  # type: ignore[arg-type]
+            except (struct.error, TypeError, OverflowError):
+                kind = "number" if code == "f" else "32-bit whole number"
+                raise ShaderError(f"{self.name}: the constant {key}={value!r} is not a {kind}") from None
+            words[key] = ident, word
+        return words
+
     def _check_limits(self) -> None:
         info, face = self.device.info, self.interface
-        for key in self.constants:
-            if key not in face.constants:
-                known = ", ".join(face.constants) or "none"
-                raise ShaderError(f"{self.name} has no specialisation constant {key!r}; it has {known}")
         x, y, z = face.local_size
         if x * y * z > info.max_workgroup_invocations or any(
-            have > most for have, most in zip(face.local_size, info.max_workgroup_size, strict=True)
+            not 1 <= have <= most for have, most in zip(face.local_size, info.max_workgroup_size, strict=True)
         ):
             raise ShaderError(
                 f"{self.name}: a workgroup of {x}x{y}x{z} is over what {info.name} runs "
@@ -78,11 +101,9 @@ class Kernel:
         module = s.new("VkShaderModule *")
         raw.check(s.lib.vkCreateShaderModule(device.handle, info, s.ffi.NULL, module), f"loading {self.name}")
         entries, data = [], b""
-        for key, value in self.constants.items():
-            ident, code_char, _ = self.interface.constants[key]
-            packed = struct.pack("<f", value) if code_char == "f" else struct.pack("<I", int(value) & 0xFFFFFFFF)
+        for ident, word in self._special.values():
             entries.append((ident, len(data), 4))
-            data += packed
+            data += struct.pack("<I", word)
         special = None
         if entries:
             special = s.struct(
@@ -146,7 +167,7 @@ class Kernel:
 
     def grid(self, grid: Grid) -> tuple[int, int, int]:
         """The grid as three counts of workgroups, checked against the device. Raises ParameterError."""
-        sizes = (grid,) if isinstance(grid, int) else tuple(grid)
+        sizes = tuple(int(n) for n in grid) if isinstance(grid, tuple | list) else (int(grid),)
         x, y, z = (*sizes, 1, 1)[:3]
         if len(sizes) > 3 or any(
             n <= 0 or n > most for n, most in zip((x, y, z), self.device.info.max_grid, strict=True)

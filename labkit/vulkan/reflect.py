@@ -36,7 +36,7 @@ _ARITHMETIC = {
     176: lambda a, b: int(a < b),
     178: lambda a, b: int(a <= b),
 }
-_SELECT = 169
+_SELECT, _FUNCTION_END = 169, 56
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,15 @@ class _Module:
         self.variables: list[tuple[int, int]] = []  # (pointer type, storage class)
         self.workgroup_size: int | None = None
         self.local_size: tuple[int, int, int] = (1, 1, 1)
-        at = 5
+        at, op = 5, 0
         while at < len(words):
             op, count = int(words[at]) & 0xFFFF, int(words[at]) >> 16
             if count == 0 or at + count > len(words):
                 raise ShaderError(f"{name} is damaged SPIR-V at word {at}: rebuild it with `lab shaders`")
             self._instruction(op, words[at + 1 : at + count])
             at += count
+        if op != _FUNCTION_END:
+            raise ShaderError(f"{name} is SPIR-V cut short: rebuild it with `lab shaders`")
 
     def _instruction(self, op: int, args: np.ndarray) -> None:
         a = [int(v) for v in args] if op not in (_NAME, _MEMBER_NAME) else [int(v) for v in args[:2]]
@@ -155,7 +157,7 @@ class _Module:
         return 8
 
     def push_format(self, kind: int, where: str) -> str:
-        code, a = self.types[kind]
+        code, a = self.types.get(kind, ("", []))
         if code == "pointer":
             return "Q"
         if code in ("i", "I"):
@@ -174,14 +176,26 @@ def _string(words: np.ndarray) -> str:
 
 
 def reflect(spirv: bytes, name: str, constants: dict[str, int] | None = None) -> Interface:
-    """The interface of little-endian `spirv` under the given integer constants.
+    """The interface of little-endian `spirv` under the given integer constants, others at their defaults.
 
     Raises ShaderError when the bytes are not SPIR-V or a push constant has a type labkit does not pass.
     """
     if len(spirv) < 20 or len(spirv) % 4 or spirv[:4] != b"\x03\x02\x23\x07":
         raise ShaderError(f"{name} is not SPIR-V ({len(spirv)} bytes): rebuild it with `lab shaders`")
-    module = _Module(np.frombuffer(spirv, "<u4"), name)
-    given = constants or {}
+    try:
+        return _read(_Module(np.frombuffer(spirv, "<u4"), name), name, constants or {})
+    except (LookupError, ValueError, TypeError, RecursionError):
+        raise ShaderError(f"{name} is damaged SPIR-V: rebuild it with `lab shaders`") from None
+
+
+def _read(module: _Module, name: str, constants: dict[str, int]) -> Interface:
+    defaults = {
+        module.names[ident]: (module.spec_ids[ident], code, default)
+        for ident, (code, default) in module.specs.items()
+        if ident in module.spec_ids and ident in module.names
+    }
+    # a workgroup size set by id has a default of its own; what counts is the default of the constant with a name
+    given = {key: default for key, (_, _, default) in defaults.items()} | constants
     made = Interface(local_size=module.local_size)
     push = []
     for pointer, storage in module.variables:
@@ -196,11 +210,7 @@ def reflect(spirv: bytes, name: str, constants: dict[str, int] | None = None) ->
     made.push = tuple(push)
     size = max((m.offset + sum(8 if c == "Q" else 4 for c in m.format) for m in push), default=0)
     made.push_bytes = (size + 3) // 4 * 4
-    made.constants = {
-        module.names[ident]: (module.spec_ids[ident], code, default)
-        for ident, (code, default) in module.specs.items()
-        if ident in module.spec_ids and ident in module.names
-    }
+    made.constants = defaults
     if module.workgroup_size is not None:
         x, y, z = (module.value(i, given) for i in module.composites[module.workgroup_size])
         made.local_size = (x, y, z)
