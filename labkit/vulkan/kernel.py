@@ -165,6 +165,14 @@ class Kernel:
                 ) from None
         return bytes(out)
 
+    def plain(self, packed: bytes) -> bytes:
+        """Packed push constants with the addresses blanked: what stays the same from process to process."""
+        out = bytearray(packed)
+        for member in self._members.values():
+            if "Q" in member.format:
+                out[member.offset : member.offset + 8 * len(member.format)] = bytes(8 * len(member.format))
+        return bytes(out)
+
     def grid(self, grid: Grid) -> tuple[int, int, int]:
         """The grid as three counts of workgroups, checked against the device. Raises ParameterError."""
         sizes = tuple(int(n) for n in grid) if isinstance(grid, tuple | list) else (int(grid),)

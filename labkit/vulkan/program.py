@@ -331,11 +331,19 @@ class Program:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the executed plan: kernels, constants, grids, barriers and the shape of ranges, not addresses."""
-        digest = hashlib.sha256()
-        for d in self.dispatches:
-            sizes = [b - a for a, b in d.reads], [b - a for a, b in d.writes]
-            digest.update(repr((d.label, d.kernel, d.constants, d.grid, sizes, d.barrier)).encode())
+        """A hash of the executed plan: kernels, constants, grids, pushed values, barriers, sizes; no addresses."""
+        digest, dispatches = hashlib.sha256(), iter(self.dispatches)
+        for operation in self._operations:
+            said: tuple[Any, ...] = operation[:1]
+            if operation[0] == "dispatch":
+                d = next(dispatches)
+                sizes = [b - a for a, b in d.reads], [b - a for a, b in d.writes]
+                said = (d.label, d.kernel, d.constants, d.grid, sizes, operation[1].plain(operation[3]))
+            elif operation[0] == "copy":
+                said = ("copy", operation[3][2])
+            elif operation[0] == "fill":
+                said = ("fill", *operation[3:])
+            digest.update(repr(said).encode())
         return digest.hexdigest()[:16]
 
     @property
