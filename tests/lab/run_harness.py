@@ -90,12 +90,14 @@ class Started:
         self.process = process
         self.heartbeat: dict[str, Any] = {}
 
-    def wait_for(self, text: str) -> "Started":
-        """Waits until the saved notebook of the partial run shows `text` as output; its heartbeat is kept."""
+    def wait_for(self, text: str, saved: bool = False) -> "Started":
+        """Waits until a cell of the partial run has printed `text` (and, if `saved`, the autosaved notebook has it);
+        its heartbeat is kept."""
 
         def shows() -> bool:
             for folder in self.lab.runs.glob(".partial-*"):
-                if text in printed(folder / "notebook.ipynb"):
+                shown = printed(folder / "notebook.ipynb") if saved else (folder / "log.txt").read_text()
+                if text in shown:
                     self.heartbeat = read(folder / "heartbeat.json")
                     return True
             assert self.process.poll() is None, self.process.communicate()

@@ -15,8 +15,8 @@ def lab(tmp_path: Path) -> ThrowawayLab:
     return ThrowawayLab(tmp_path / "lab")
 
 
-def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLab) -> None:
-    done = lab.run("sweep", "-p", "widths", "1,8", "-p", "planned", "true")
+def test_a_run_that_goes_well_is_completed_judged_entered_and_shown(lab: ThrowawayLab) -> None:
+    done = lab.lab("run", "sweep", "-p", "widths", "1,8", "-p", "planned", "true")
     record, folder = lab.only_run()
     assert done.returncode == 0, done.stderr
     assert record["state"] == "completed"
@@ -39,9 +39,12 @@ def test_a_run_that_goes_well_is_completed_and_counts_its_cells(lab: ThrowawayLa
     assert (record["verdict"]["outcome"], record["verdict"]["pairs"]) == ("confirmed", 3)
     assert "verdict: confirmed: " in done.stderr
     assert [name.name for name in folder.glob(".*")] == []
+    assert folder.name in (lab.root / "FINDINGS.md").read_text()
+    page = lab.root / "site" / "runs" / folder.name / "index.html"
+    assert "Does the made-up rate grow" in page.read_text()
     assert "[5/5]" in done.stderr
-    assert str(folder.name) in done.stderr
-    assert "lab notebook" in done.stderr
+    for shown in (f"data/runs/{folder.name}", f"site/runs/{folder.name}/index.html", "FINDINGS.md", "lab notebook"):
+        assert shown in done.stderr
 
 
 def test_a_kernel_killed_from_outside_is_a_crash_within_seconds(lab: ThrowawayLab) -> None:
@@ -136,7 +139,7 @@ def test_killing_lab_run_still_closes_the_record(lab: ThrowawayLab) -> None:
 
 
 def test_killing_the_runner_is_seen_by_lab_run(lab: ThrowawayLab) -> None:
-    run = lab.start("trouble", "-p", "trouble", "hang").wait_for("before the trouble")
+    run = lab.start("trouble", "-p", "trouble", "hang").wait_for("before the trouble", saved=True)
     run.kill("runner")
     code, _ = run.end()
     record, folder = lab.only_run()
@@ -144,7 +147,7 @@ def test_killing_the_runner_is_seen_by_lab_run(lab: ThrowawayLab) -> None:
     assert record["state"] == "killed"
     assert "in cell 4 of 6" in record["reason"]
     assert record["cells"] == {"total": 6, "executed": 3, "failed": 0, "not_run": 3}
-    assert json.loads((folder / "notebook.ipynb").read_text())
+    assert "before the trouble" in printed(folder / "notebook.ipynb")
     run.assert_nothing_survives()
     assert list((lab.root / "runtime").glob("lab-*")) == []
 
