@@ -1,18 +1,20 @@
 """`Engine`: a model on a device, with slots that decode together; requests join and leave while others run."""
 
+import atexit
 import html
 import math
+import operator
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from labkit.engine import weights as resident
 from labkit.engine.cache import plan_memory, token_bytes
 from labkit.engine.executor import RING, Executor, padded, working_bytes
-from labkit.engine.request import Completion, Generation, Request, Token
+from labkit.engine.request import Completion, Generation, Request, Stream, Token
 from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
 from labkit.errors import DeviceError, EngineError, LabError, ParameterError
@@ -21,6 +23,7 @@ from labkit.models.shapes import AnyModel
 from labkit.vulkan.device import Device
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
+CANCEL_S = 10.0  # how long an interrupted call waits for its requests to leave their slots
 NOT_A_TOKEN = 0xFFFFFFFF  # what the sampler reports for logits that are not numbers
 MAX_SLOTS, MAX_CONTEXT, MAX_TOP = 256, 1 << 20, 64
 PROMPT_TYPES = "text or a list of token ids"
@@ -70,7 +73,8 @@ class _Batch:
 class Engine:
     """A model ready to generate on a Vulkan device.
 
-    `model`: a `Model`, a catalogue name or a path (or a `ShapeModel`, for speed only). `device`: a `Device`, or a selector for the shared one.
+    `model`: a `Model`, a catalogue name or a path (or a `ShapeModel`, for speed only).
+    `device`: a `Device`, or a selector for the shared one.
     `slots`: streams that decode together (1 to 256). `context`: positions a slot holds. `kv`: "f16" or "f32" cache.
     `arithmetic`: "exact" (float32 activations, the same order of sums at every width: ids equal those of the solo run)
     or "fast" (the fastest cut for each width; bitwise repeatable at one width).
@@ -103,7 +107,7 @@ class Engine:
         self.device = device if isinstance(device, Device) else default_device(device)
         self.device.alive()
         self.slots, self.context, self.kv, self.arithmetic = slots, context, kv, arithmetic
-        working = working_bytes(self.model.config, self.device, slots)
+        working = working_bytes(self.model.config, self.device, slots, context)
         loaded = resident.is_loaded(self.model, self.device)
         plan_memory(self.model, self.device, slots=slots, context=context, kv=kv, working=working, loaded=loaded)
         self.tokenizer = self.model.tokenizer
@@ -125,6 +129,8 @@ class Engine:
         self._stopping = False
         self._error: BaseException | None = None
         self._finalizer = weakref.finalize(self, _free, self.executor, self.weights)
+        self._finalizer.atexit = False  # `_close_all` does it, once the thread has stopped
+        _engines.add(self)
 
     # asking for text
 
@@ -147,6 +153,9 @@ class Engine:
         """
         if isinstance(prompts, str):
             prompts = [prompts]
+        if not isinstance(prompts, Iterable):
+            raise ParameterError(f"prompts are a list, each {PROMPT_TYPES}, not {type(prompts).__name__}")
+        prompts = list(prompts)
         if not prompts:
             raise ParameterError("no prompts were given")
         each = [sampling] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
@@ -162,15 +171,18 @@ class Engine:
             self._request(prompt, _sampling(one, settings), streaming=False, **common)
             for prompt, one in zip(prompts, each, strict=True)
         ]
-        self._submit(requests)
         try:
+            self._submit(requests)
             for request in requests:
                 request.done.wait()
+        except EngineError:  # none was taken
+            raise
         except BaseException:
             for request in requests:
                 request.cancelled = True
+            end = time.monotonic() + CANCEL_S
             for request in requests:
-                request.done.wait(10)
+                request.done.wait(max(0.0, end - time.monotonic()))
             raise
         for request in requests:
             if request.error is not None:
@@ -187,21 +199,14 @@ class Engine:
         ignore_eos: bool = False,
         logprobs: int = 0,
         **settings: Any,
-    ) -> Iterator[Token]:
-        """Tokens of one completion as they are made. Leaving the loop early cancels the request."""
+    ) -> Stream:
+        """Tokens of one completion as they are made. Leaving the loop early, or `close()`, cancels the request."""
         request = self._request(
             prompt, _sampling(sampling, settings), max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos,
             logprobs=logprobs, streaming=True,
         )  # fmt: skip
         self._submit([request])
-        return self._follow(request)
-
-    @staticmethod
-    def _follow(request: Request) -> Iterator[Token]:
-        try:
-            yield from request.tokens()
-        finally:
-            request.cancelled = True
+        return Stream(request)
 
     def chat(self, messages: Sequence[Mapping[str, Any]] | str, **options: Any) -> Completion:
         """One completion of a conversation ([{"role": "user", "content": ...}], or one user text) by the model's template."""
@@ -216,7 +221,7 @@ class Engine:
             ids = self.tokenizer.encode(prompt, special=True, bos=self.tokenizer.add_bos)
         else:
             try:
-                ids = [int(i) for i in prompt]
+                ids = [operator.index(i) for i in prompt]
             except (TypeError, ValueError):
                 raise ParameterError(f"a prompt is {PROMPT_TYPES}, not {type(prompt).__name__}") from None
         if not ids:
@@ -239,14 +244,16 @@ class Engine:
     ) -> Request:
         _whole("max_tokens", max_tokens, 1, 1 << 30)
         _whole("logprobs", logprobs, 0, MAX_TOP)
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         if any(not isinstance(s, str) or not s for s in stops):
             raise ParameterError(f"stop={stop!r}: stop strings are non-empty texts")
         ids = self.encode(prompt)
         if len(ids) > self.context - 1:
+            longest = self.model.config.context
+            longer = f" or open the engine with context={min(len(ids) + max_tokens, longest)}"
             raise ParameterError(
                 f"the prompt has {len(ids)} tokens; a context of {self.context} takes at most {self.context - 1}: "
-                f"shorten it or open the engine with context={len(ids) + max_tokens}"
+                f"shorten it{longer if len(ids) < longest else ''}"
             )
         sampling.check_vocabulary(self.model.config.vocab)
         request = Request(
@@ -392,16 +399,17 @@ class Engine:
 
     def _fail_all(self, error: BaseException) -> None:
         """An error in the engine thread: every request gets it, and the engine takes no more."""
-        self._error = error
         told = (
             error if isinstance(error, LabError) else EngineError(f"the engine failed: {type(error).__name__}: {error}")
         )
-        for slot in list(self.scheduler.busy):
-            if slot.request:
-                slot.request.fail(told)
-            self.scheduler.free(slot)
-        while self.scheduler.waiting:
-            self.scheduler.waiting.popleft().fail(told)
+        with self._mutex:  # so that no request slips in behind
+            self._error = error
+            for slot in list(self.scheduler.busy):
+                if slot.request:
+                    slot.request.fail(told)
+                self.scheduler.free(slot)
+            while self.scheduler.waiting:
+                self.scheduler.waiting.popleft().fail(told)
 
     # what it is
 
@@ -481,6 +489,19 @@ def _serve(reference: "weakref.ref[Engine]", mutex: threading.Condition) -> None
                 return
             del engine
             mutex.wait(timeout=1.0)
+
+
+def _close_all() -> None:
+    """At the interpreter's end: engines stop before what they use goes, and shared devices keep their pipelines."""
+    for engine in list(_engines):
+        engine.close()
+    with _devices_lock:
+        for device in _devices.values():
+            device.close()
+
+
+_engines: "weakref.WeakSet[Engine]" = weakref.WeakSet()
+atexit.register(_close_all)
 
 
 def _free(executor: Executor, weights: resident.ResidentWeights) -> None:

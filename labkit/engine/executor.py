@@ -92,18 +92,19 @@ def rows_limit(device: Device, slots: int) -> int:
     return max(padded(slots), 32 if device.is_cpu else 512)
 
 
-def working_bytes(config: ModelConfig, device: Device, slots: int) -> int:
+def working_bytes(config: ModelConfig, device: Device, slots: int, context: int) -> int:
     """Bytes of the buffers programs work in."""
     rows = rows_limit(device, slots)
     heads = config.heads * config.head_dim
     activations = rows * 4 * (2 * config.hidden + 2 * heads + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
-    partial = _row_splits(rows) * config.heads * (config.head_dim + 2) * 4
+    partial = _row_splits(rows, slots, context) * config.heads * (config.head_dim + 2) * 4
     logits = 2 * padded(slots) * aligned(config.vocab, 4) * 4
     return activations + partial + logits
 
 
-def _row_splits(rows: int) -> int:
-    return max(SCRATCH_ROW_SPLITS, rows)
+def _row_splits(rows: int, slots: int, context: int) -> int:
+    """Rows times pages that attention's partial results have room for: every slot at full depth, at least."""
+    return max(SCRATCH_ROW_SPLITS, rows, padded(slots) * split_bucket(context))
 
 
 class Executor:
@@ -163,7 +164,7 @@ class Executor:
         self.gate_up = self._place("gate and up", rows, 2 * c.ffn) if self._split_swiglu() else None
         self.final = self._place("final", wanted, c.hidden)
         self.logits = self._place("logits", wanted, c.vocab)
-        splits = _row_splits(rows)
+        splits = _row_splits(rows, self.slots, self.context)
         self.partial = pool.buffer(
             attention_op.partial_bytes(1, c.heads, c.head_dim, splits), label="attention partials"
         )
@@ -199,8 +200,9 @@ class Executor:
         self._written = None
 
     def row_limit(self, depth: int) -> int:
-        """Rows a step may hold when its deepest row sees `depth` positions."""
-        return max(self.slots, min(self.max_rows, _row_splits(self.max_rows) // split_bucket(max(depth, 1))))
+        """Rows a step may hold when its deepest row sees `depth` positions; a power of two, as programs are padded."""
+        fits = _row_splits(self.max_rows, self.slots, self.context) // split_bucket(max(depth, 1))
+        return min(self.max_rows, 1 << max(fits.bit_length() - 1, 0))
 
     # running
 

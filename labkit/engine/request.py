@@ -17,7 +17,8 @@ class Token:
     """One generated token: its id, the text that became printable with it, its log-probability, and when it came.
 
     `logprob` is of the model's own distribution (no temperature, no penalties). `top` holds (id, logprob) of the most
-    likely tokens, when asked for. `time_s` is seconds of `time.perf_counter`.
+    likely tokens, when asked for. `time_s` is seconds of `time.perf_counter`. Where text is still held back at the end
+    (it could have begun a stop string, or is half a character), a last Token of id -1 carries it.
     """
 
     id: int
@@ -231,3 +232,35 @@ class Request:
             yield token
         if self.error is not None:
             raise self.error
+
+
+class Stream(Iterator[Token]):
+    """The tokens of one request as they come. Closing it, leaving its `with`, or letting go of it cancels the request."""
+
+    def __init__(self, request: Request) -> None:
+        self._request, self._tokens = request, request.tokens()
+
+    def __next__(self) -> Token:
+        try:
+            return next(self._tokens)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def completion(self) -> Completion | None:
+        """The whole, once the request has ended."""
+        return self._request.completion
+
+    def close(self) -> None:
+        """Cancel what is still to come; the slot is free a step later."""
+        self._request.cancelled = True
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()

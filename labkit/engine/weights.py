@@ -121,7 +121,7 @@ class ResidentWeights:
         return self.pool.nbytes
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # an engine may be collected, and give its weights back, while another takes some
 _shared: dict[Any, tuple[ResidentWeights, list[int]]] = {}
 
 
@@ -152,9 +152,9 @@ def acquire(model: AnyModel, device: Device, progress: Callable[[int, int], None
     with _lock:
         if key not in _shared:
             _shared[key] = (_loader(model)(model, device, progress), [0])
-        weights, count = _shared[key]
-        count[0] += 1
-        return weights
+        entry = _shared[key]
+        entry[1][0] += 1
+        return entry[0]
 
 
 def release(weights: ResidentWeights) -> None:
