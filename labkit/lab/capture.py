@@ -88,9 +88,9 @@ def capture_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def capture_shaders(root: Path) -> dict[str, str]:
-    """SHA-256 of what runs on the device: the compiled shaders and their manifest, else the sources."""
-    folder = root / "shaders"
+def capture_shaders(folder: Path) -> dict[str, str]:
+    """SHA-256 of what runs on the device, by path in the shaders' folder: compiled ones and their manifest, else the
+    sources."""
     compiled = [*folder.glob("spv/*.spv"), *folder.glob("spv/manifest.json")]
     files = compiled or [path for path in folder.rglob("*") if path.suffix in {".comp", ".glsl", ".h"}]
     return {path.relative_to(folder).as_posix(): sha256_file(path) for path in sorted(files)}

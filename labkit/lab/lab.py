@@ -58,6 +58,8 @@ class Lab:
         self, experiment: str, parameters: Mapping[str, Any], *, name: str | None = None, **fields: Any
     ) -> RunRecord:
         """The first record of a run that starts now, with what the system tells: host, code, packages, shaders."""
+        from labkit.vulkan.compile import shader_root
+
         redactor = Redactor()
         return RunRecord(
             id=new_run_id(experiment),
@@ -69,7 +71,7 @@ class Lab:
             host=capture_host(),
             git=capture_git(self.root),
             packages=capture_packages(),
-            shaders=capture_shaders(self.root),
+            shaders=capture_shaders(shader_root()),
             **fields,
         )
 

@@ -15,7 +15,7 @@ from labkit.errors import LabError
 from labkit.lab.experiments import load_experiment
 from labkit.lab.folder import RunFolder
 from labkit.lab.judging import judged_fields
-from labkit.lab.kernel import KERNEL_NAME, install_kernel, with_labkit
+from labkit.lab.kernel import KERNEL_NAME, install_kernel, remove_scratch, with_labkit
 from labkit.lab.record import EXIT_CODES, RunRecord
 from labkit.lab.redact import Redactor
 from labkit.lab.reporter import Reporter, RunLog
@@ -50,6 +50,8 @@ def main() -> int:
     except OSError as error:  # no room, no permission: there is nowhere to keep a record
         print(f"lab: cannot write the run: {error}", file=sys.stderr)
         return LabError.exit_code
+    finally:
+        remove_scratch(assignment.scratch)  # the driver does so too, unless it was killed
 
 
 def perform(assignment: Assignment) -> str:

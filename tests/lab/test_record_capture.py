@@ -77,10 +77,10 @@ def test_shaders_are_hashed_as_compiled_else_as_written(tmp_path: Path) -> None:
     (folder / "include").mkdir()
     (folder / "add.comp").write_text("void main() {}")
     (folder / "include" / "types.glsl").write_text("// types")
-    assert list(capture_shaders(tmp_path)) == ["add.comp", "include/types.glsl"]
+    assert list(capture_shaders(folder)) == ["add.comp", "include/types.glsl"]
     (folder / "spv" / "add.spv").write_bytes(b"\x03\x02\x23\x07")
     (folder / "spv" / "manifest.json").write_text("{}")
-    assert capture_shaders(tmp_path) == {
+    assert capture_shaders(folder) == {
         "spv/add.spv": hashlib.sha256(b"\x03\x02\x23\x07").hexdigest(),
         "spv/manifest.json": hashlib.sha256(b"{}").hexdigest(),
     }

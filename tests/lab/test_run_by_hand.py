@@ -154,6 +154,7 @@ def test_conditions_are_kept_and_shown(lab: Lab) -> None:
     assert record.host.cores >= 1
     assert record.host.ram_bytes > 2**28
     assert record.packages["numpy"]
+    assert len(record.shaders["spv/manifest.json"]) == 64
     assert "Made-up 1" in run._repr_html_()
     assert "ids equal the reference: FAILED" in run._repr_html_()
     assert run.id in repr(run)

@@ -136,6 +136,8 @@ def test_killing_lab_run_still_closes_the_record(lab: ThrowawayLab) -> None:
     assert record["state"] == "killed"
     assert "started the run was killed" in record["reason"]
     run.assert_nothing_survives()
+    eventually(lambda: list((lab.root / "runtime").glob("lab-*")) == [], 5)
+    assert not Path(run.heartbeat["scratch"]).exists()
 
 
 def test_killing_the_runner_is_seen_by_lab_run(lab: ThrowawayLab) -> None:
