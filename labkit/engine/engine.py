@@ -278,6 +278,7 @@ class Engine:
             raise EngineError(f"the engine stopped after an error: {self._error}")
         if self._closed:
             raise EngineError("the engine is closed; open a new one")
+        self.device.alive()
 
     # the engine thread
 
@@ -519,6 +520,8 @@ def _sampling(given: Sampling | None, settings: dict[str, Any]) -> Sampling:
         return Sampling(**_known(settings))
     if settings:
         raise ParameterError(f"give sampling=... or {', '.join(settings)}, not both")
+    if not isinstance(given, Sampling):
+        raise ParameterError(f"sampling={given!r} is not a Sampling")
     return given
 
 
