@@ -9,6 +9,8 @@ import click
 
 from labkit.errors import ParameterError
 
+INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
+
 
 def _prompt(text: str) -> str:
     """The prompt as text; "-" reads standard input, which must be UTF-8."""
@@ -57,7 +59,15 @@ def _bias(items: tuple[str, ...]) -> dict[int, float]:
 @click.option("--logprobs", type=int, default=5, show_default=True, help="Most likely tokens a step in the JSON.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of streaming text.")
 def command(prompt: str, as_json: bool, raw: bool, system: str | None, **o: Any) -> None:
-    """Complete PROMPT ("-" reads standard input) and print the text as it comes."""
+    """Complete PROMPT ("-" reads standard input) and print the text as it comes. An interrupt ends it with code 130."""
+    try:
+        _complete(prompt, as_json=as_json, raw=raw, system=system, o=o)
+    except KeyboardInterrupt:
+        click.echo(err=True)
+        sys.exit(INTERRUPTED)
+
+
+def _complete(prompt: str, *, as_json: bool, raw: bool, system: str | None, o: dict[str, Any]) -> None:
     from labkit.engine.engine import Engine
     from labkit.engine.sampling import Sampling
     from labkit.models.model import Model
@@ -80,7 +90,9 @@ def command(prompt: str, as_json: bool, raw: bool, system: str | None, **o: Any)
             text = model.chat([*messages, {"role": "user", "content": text}])
         bos = model.tokenizer.add_bos and raw
         ids = model.tokenizer.encode(text, special=True, bos=bos)
-        context = o["context"] or min(model.config.context, max(64, len(ids) + o["max_tokens"]))
+        context = (
+            o["context"] if o["context"] is not None else min(model.config.context, max(64, len(ids) + o["max_tokens"]))
+        )
         with Engine(model, o["device"], slots=1, context=context, kv=o["kv"], arithmetic=o["arithmetic"]) as engine:
             options = {
                 "max_tokens": o["max_tokens"], "sampling": sampling, "stop": o["stop"], "ignore_eos": o["ignore_eos"],
