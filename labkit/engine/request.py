@@ -6,14 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from labkit.engine.sampling import Sampling
 from labkit.errors import ParameterError
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One generated token: its id, the text that became printable with it, its log-probability, and when it came.
 
     `logprob` is of the model's own distribution (no temperature, no penalties). `top` holds (id, logprob) of the most
