@@ -130,6 +130,7 @@ class Executor:
         self.max_wanted = padded(slots)
         self.pool = device.pool("engine")
         self._programs: dict[Key, Recorded] = {}
+        self._rings: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # tokens and log-probabilities of the output ring
         self._written: Step | None = None  # the decode step whose rows lie on the device, advanced by it
         self._step = 0
         try:
@@ -235,13 +236,15 @@ class Executor:
         self._step += times
         if step.decode_only:
             self._written = step.later(times)
-        ring = self.out_ring.array(np.uint32, (RING, wanted, advance_op.OUT_WORDS))
+        if wanted not in self._rings:
+            words = self.out_ring.array(np.uint32, (RING, wanted, advance_op.OUT_WORDS))
+            self._rings[wanted] = words[:, :, 0], words.view(np.float32)[:, :, 1]
+        token_ring, logprob_ring = self._rings[wanted]
         places = [(first + i) % RING for i in range(times)]
         count, n = recorded.key.top, len(step.wanted)
         out = []
         for place in places:
-            lines = ring[place, :n]
-            tokens, logprobs = lines[:, 0].tolist(), lines[:, 1].view(np.float32).tolist()
+            tokens, logprobs = token_ring[place, :n].tolist(), logprob_ring[place, :n].tolist()
             if count:
                 tops = self.top_ring.array(np.uint32, (RING, wanted, count, 2))[place, :n]
                 out.append((tokens, logprobs, tops[..., 0].tolist(), tops[..., 1].view(np.float32).tolist()))
