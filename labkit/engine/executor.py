@@ -98,8 +98,9 @@ def working_bytes(config: ModelConfig, device: Device, slots: int, context: int)
     heads = config.heads * config.head_dim
     activations = rows * 4 * (2 * config.hidden + 2 * heads + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
     partial = _row_splits(rows, slots, context) * config.heads * (config.head_dim + 2) * 4
-    logits = 2 * padded(slots) * aligned(config.vocab, 4) * 4
-    return activations + partial + logits
+    logits = 5 * padded(slots) * aligned(config.vocab, 4) * 4
+    rounded = linear_op.scratch_bytes(rows, max(config.hidden, heads, config.ffn))
+    return activations + partial + logits + rounded
 
 
 def _row_splits(rows: int, slots: int, context: int) -> int:
@@ -172,6 +173,8 @@ class Executor:
         self.partials = pool.buffer(top_op.partials_bytes(self.device, wanted, c.vocab), label="logit partials")
         self.top = pool.buffer(wanted * top_op.MAX_TOP * 8, label="top log-probabilities")
         self.lse = pool.buffer(wanted * 4, label="log-sum-exp")
+        widest = max(c.hidden, heads, c.ffn)
+        self.scratch = pool.buffer(linear_op.scratch_bytes(max(rows, wanted), widest), label="rounded activations")
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
 
@@ -342,7 +345,7 @@ class _Builder:
             if count:
                 linear_op.record(
                     self.program, matrix, x.buffer, out.buffer, rows=count, x_stride=x.stride, y_stride=out.stride,
-                    y_offset=offset, epilogue="store" if add_to is None else "add", exact=e.arithmetic == "exact",
+                    y_offset=offset, epilogue="store" if add_to is None else "add", exact=e.arithmetic == "exact", scratch=e.scratch,
                 )  # fmt: skip
             offset += matrix.n
         return out
@@ -350,7 +353,7 @@ class _Builder:
     def swiglu(self, x: Place, gate: str, up: str) -> Place:
         e, rows = self.e, self.key.rows
         matrices = e.weights.matrices(gate, up)
-        common: dict[str, Any] = {"rows": rows, "x_stride": x.stride, "exact": e.arithmetic == "exact"}
+        common: dict[str, Any] = {"rows": rows, "x_stride": x.stride, "exact": e.arithmetic == "exact", "scratch": e.scratch}
         if len(matrices) == 1:
             linear_op.record(
                 self.program,

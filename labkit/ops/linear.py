@@ -1,15 +1,19 @@
 """linear: activations times a weight matrix in resident tiles, with an optional residual or SwiGLU epilogue."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from labkit.errors import ParameterError
+from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Cut, Lanes, Matvec, MatvecInt8, choose
 from labkit.ops.weights import PackedWeights, pack
 from labkit.vulkan.device import Device
+from labkit.vulkan.kernel import Grid
 from labkit.vulkan.memory import Buffer, Pool, Range
 from labkit.vulkan.program import Program
 
+Constants = dict[str, int | float | bool]
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 
@@ -47,33 +51,9 @@ def upload(pool: Pool, packed: PackedWeights, name: str = "") -> Matrix:
     return Matrix(packed.layout, packed.n, packed.k, pool.buffer(packed.codes, label=name), scales, name)
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How a linear dispatch is cut; see shaders/linear.comp for the names."""
-
-    cols: int
-    rpl: int
-    ksplit: int
-    lanes: int
-    xshare: bool
-
-
-def shape(device: Device, rows: int, n: int, k: int, *, exact: bool = True) -> Shape:
-    """The cut for `rows` activation rows.
-
-    With `exact`, KSPLIT depends on the matrix and device only, so that sums keep their order at every width; else it
-    follows the width: fewer parts when more columns keep the device busy.
-    """
-    cols = 1 << min(max(rows - 1, 0).bit_length(), 3)
-    if device.is_cpu and device.info.subgroup_size == 8:
-        return Shape(cols, 4, 1, 8, True)
-    groups = -(-n // 16)
-    ksplit = 16 if groups < 1024 else 8
-    if not exact and cols >= 4:
-        ksplit //= 2
-    while ksplit > 1 and ksplit * 32 > k:
-        ksplit //= 2
-    return Shape(cols, 2, ksplit, 8, False)
+def scratch_bytes(rows: int, k: int) -> int:
+    """Bytes `record` may need to round `rows` activation rows of `k` elements for a matrix unit."""
+    return -(-rows // 16) * 16 * (-(-k // 32) * 32) * 2 + rows * (-(-k // 32)) * 8
 
 
 def record(
@@ -89,49 +69,153 @@ def record(
     epilogue: str = "store",
     label: str = "",
     exact: bool = True,
-    cut: Shape | None = None,
+    scratch: Buffer | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Add y = epilogue(x W^T). x: float32 [rows, x_stride], y: float32 [rows, y_stride] from column `y_offset` on.
 
-    Strides and offset are in floats. `exact` keeps the order of sums at every width (see `shape`). Raises ParameterError.
+    Strides and offset are in floats. `exact` keeps float32 activations and the order of sums at every width; else the
+    device's fastest cut runs, which may round activations (to float16 or to int8 in blocks of 32) into `scratch`, of
+    `scratch_bytes`. Raises ParameterError.
     """
     device = program.device
     if epilogue not in EPILOGUES:
         raise ParameterError(f"epilogue {epilogue!r} is not one of {', '.join(EPILOGUES)}")
-    if x_stride % 4 or x_stride < matrix.k or y_stride < (matrix.n // 2 if epilogue == "swiglu" else matrix.n):
+    swiglu = epilogue == "swiglu"
+    if x_stride % 4 or x_stride < matrix.k or y_stride < (matrix.n // 2 if swiglu else matrix.n):
         raise ParameterError(
             f"strides {x_stride} and {y_stride} do not hold rows of {matrix.k} and {matrix.n} (x's a multiple of 4)"
         )
-    cut = cut or shape(device, rows, matrix.n, matrix.k, exact=exact)
-    if epilogue == "swiglu" and (cut.rpl % 2 or matrix.n % 2):
-        raise ParameterError("the swiglu epilogue needs gate and up rows interleaved and an even number of rows a lane")
-    block = 32 if matrix.layout in ("q8", "q4", "q4m") else 16
-    kernel = device.kernel(
-        "linear",
-        matrix.layout,
-        {
-            "COLS": cut.cols, "RPL": cut.rpl, "KSPLIT": cut.ksplit, "EPILOGUE": EPILOGUES[epilogue],
-            "LANES": cut.lanes, "XSHARE": cut.xshare, "TAIL": matrix.k % block != 0, "LOCAL": cut.ksplit * cut.lanes,
-        },
+    if swiglu and matrix.n % 2:
+        raise ParameterError(f"the swiglu epilogue pairs rows, and the matrix has {matrix.n}")
+    why = "asked for"
+    if cut is None:
+        exact = exact or scratch is None
+        cut, why = choose(device, matrix.layout, rows, matrix.n, matrix.k, exact=exact, swiglu=swiglu)
+    width = matrix.n // 2 if swiglu else matrix.n
+    call = _Call(
+        program, matrix, x.range(0, rows * x_stride * 4), y.range(y_offset * 4, ((rows - 1) * y_stride + width) * 4),
+        rows, x_stride, y_stride, epilogue, label or f"linear {matrix.name}", why,
     )  # fmt: skip
-    width = matrix.n // 2 if epilogue == "swiglu" else matrix.n
-    source = x.range(0, rows * x_stride * 4)
-    target = y.range(y_offset * 4, ((rows - 1) * y_stride + width) * 4)
-    push = {
-        "w": matrix.codes, "scales": matrix.scales or matrix.codes, "x": x, "y": target, "rows": rows,
-        "n": matrix.n, "k": matrix.k, "x_stride": x_stride, "y_stride": y_stride,
-    }  # fmt: skip
-    weights: list[Buffer | Range] = [matrix.codes, *([matrix.scales] if matrix.scales else [])]
-    program.dispatch(
-        kernel,
-        (-(-matrix.n // (cut.lanes * cut.rpl)), -(-rows // cut.cols)),
-        push,
-        reads=[*weights, source] + ([target] if epilogue == "add" else []),
-        writes=[target],
-        label=label or f"linear {matrix.name}",
-        flops=2 * rows * matrix.n * matrix.k,
-        nbytes=matrix.nbytes + rows * (matrix.k + width) * 4,
-    )
+    if isinstance(cut, Lanes):
+        call.lanes(cut)
+    elif isinstance(cut, Matvec):
+        call.matvec(cut)
+    else:
+        if scratch is None or scratch.nbytes < scratch_bytes(rows, matrix.k):
+            raise ParameterError(
+                f"this cut rounds activations and needs {scratch_bytes(rows, matrix.k)} bytes of scratch"
+            )
+        if isinstance(cut, MatvecInt8):
+            call.matvec_int8(cut, scratch)
+        else:
+            call.coopmat(cut, scratch)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One linear operation on its way into a program: what all cuts share."""
+
+    program: Program
+    matrix: Matrix
+    x: Range
+    y: Range
+    rows: int
+    x_stride: int
+    y_stride: int
+    epilogue: str
+    label: str
+    why: str
+
+    def _dispatch(
+        self, op: str, constants: Constants, grid: Grid, push: dict[str, Any], x: list[Range], subgroup: int = 0
+    ) -> None:
+        m = self.matrix
+        weights: list[Buffer | Range] = [m.codes, *([m.scales] if m.scales else [])]
+        width = m.n // 2 if self.epilogue == "swiglu" else m.n
+        self.program.dispatch(
+            self.program.device.kernel(op, m.layout, constants | {"EPILOGUE": EPILOGUES[self.epilogue]}, subgroup),
+            grid,
+            {
+                "w": m.codes, "scales": m.scales or m.codes, "y": self.y, "rows": self.rows, "n": m.n, "k": m.k,
+                "y_stride": self.y_stride, **push,
+            },
+            reads=[*weights, *x, *([self.y] if self.epilogue == "add" else [])],
+            writes=[self.y],
+            label=self.label,
+            flops=2 * self.rows * m.n * m.k,
+            nbytes=m.nbytes + self.rows * (m.k + width) * 4,
+            why=self.why,
+        )  # fmt: skip
+
+    def lanes(self, cut: Lanes) -> None:
+        if self.epilogue == "swiglu" and cut.rpl % 2:
+            raise ParameterError("the swiglu epilogue needs an even number of rows a lane")
+        block = 32 if self.matrix.layout in CODES else 16
+        constants: Constants = {
+            "COLS": cut.cols, "RPL": cut.rpl, "KSPLIT": cut.ksplit, "LANES": cut.lanes, "XSHARE": cut.xshare,
+            "TAIL": self.matrix.k % block != 0, "LOCAL": cut.ksplit * cut.lanes,
+        }  # fmt: skip
+        grid = (-(-self.matrix.n // (cut.lanes * cut.rpl)), -(-self.rows // cut.cols))
+        self._dispatch("linear", constants, grid, {"x": self.x, "x_stride": self.x_stride}, [self.x])
+
+    def matvec(self, cut: Matvec) -> None:
+        constants: Constants = {
+            "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
+            "TAIL": self.matrix.k % STEP[self.matrix.layout] != 0,
+        }  # fmt: skip
+        self._dispatch("matvec", constants, self._tile_grid(cut), {"x": self.x, "x_stride": self.x_stride}, [self.x])
+
+    def _tile_grid(self, cut: Matvec | MatvecInt8) -> Grid:
+        return -(-self.matrix.n // (16 * cut.tiles)), -(-self.rows // cut.cols)
+
+    def matvec_int8(self, cut: MatvecInt8, scratch: Buffer) -> None:
+        blocks, local = self.matrix.k // 32, 64
+        codes, scales = (
+            scratch.range(0, self.rows * blocks * 32),
+            scratch.range(self.rows * blocks * 32, self.rows * blocks * 8),
+        )
+        self.program.dispatch(
+            self.program.device.kernel("quantize_q8", "", {"ORDER": int(self.matrix.layout != "q8"), "LOCAL": local}),
+            (-(-blocks * 8 // local), self.rows),
+            {
+                "x": self.x, "codes": codes, "scales": scales, "width": self.matrix.k, "blocks": blocks,
+                "x_stride": self.x_stride,
+            },
+            reads=[self.x],
+            writes=[codes, scales],
+            label=f"{self.label}: x to int8",
+            nbytes=self.rows * self.matrix.k * 5,
+        )  # fmt: skip
+        constants: Constants = {
+            "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
+        }  # fmt: skip
+        push = {"x": codes, "x_scales": scales}
+        self._dispatch("matvec_int8", constants, self._tile_grid(cut), push, [codes, scales])
+
+    def coopmat(self, cut: Coopmat, scratch: Buffer) -> None:
+        m, height, pieces = self.matrix, -(-self.rows // 16) * 16, -(-self.matrix.k // 16) * 2
+        tiles, local = scratch.range(0, height * pieces * 16), 64
+        order = {"f16": 0, "q8": 1}.get(m.layout, 2)
+        self.program.dispatch(
+            self.program.device.kernel("tile_f16", "", {"ORDER": order, "LOCAL": local}),
+            (-(-pieces // local), height),
+            {
+                "x": self.x, "t": tiles, "rows": self.rows, "width": m.k, "x_stride": self.x_stride, "pieces": pieces,
+            },
+            reads=[self.x],
+            writes=[tiles],
+            label=f"{self.label}: x to float16",
+            nbytes=self.rows * m.k * 6,
+        )  # fmt: skip
+        direct = cut.sk == 1 and self.epilogue != "swiglu" and m.n % cut.size == 0 and self.rows % cut.size == 0
+        constants: Constants = {
+            "CM": cut.size, "CN": cut.size, "CK": cut.size, "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc,
+            "SK": cut.sk, "UNROLL": cut.unroll, "DIRECT": direct, "SUBGROUP": cut.subgroup,
+            "LOCAL": cut.subgroup * cut.sr * cut.sc * cut.sk,
+        }  # fmt: skip
+        grid = (-(-m.n // (cut.sr * cut.fr * cut.size)), -(-self.rows // (cut.sc * cut.fc * cut.size)))
+        self._dispatch("linear_coopmat", constants, grid, {"x": tiles}, [tiles], cut.subgroup)
 
 
 def linear(
@@ -142,7 +226,8 @@ def linear(
     *,
     epilogue: str = "store",
     y: np.ndarray | None = None,
-    cut: Shape | None = None,
+    exact: bool = True,
+    cut: Cut | None = None,
 ) -> np.ndarray:
     """Run once on arrays: x float32 [m, k], `rows` uint8 [n, bytes] in blocks of `file_type`. Returns float32."""
     m, k = x.shape
@@ -154,7 +239,11 @@ def linear(
         if y is not None:
             target.upload(np.ascontiguousarray(y, np.float32))
         program = device.program("linear")
-        record(program, matrix, source, target, rows=m, x_stride=k, y_stride=width, epilogue=epilogue, cut=cut)
+        scratch = pool.buffer(scratch_bytes(m, k))
+        record(
+            program, matrix, source, target, rows=m, x_stride=k, y_stride=width, epilogue=epilogue, cut=cut, exact=exact,
+            scratch=scratch,
+        )  # fmt: skip
         program.run()
         if device.poison:
             pool.check_guards()

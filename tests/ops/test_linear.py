@@ -1,13 +1,14 @@
 """The linear kernel against float64 products of the same dequantised weights, in every layout."""
 
+import gguf
 import numpy as np
 import pytest
 import scipy.special
 
-import gguf
 from labkit.errors import ModelError, ParameterError
 from labkit.models.tensor_types import tensor_type
-from labkit.ops.linear import Shape, linear, reference
+from labkit.ops.linear import linear, reference
+from labkit.ops.linear_cuts import Coopmat, Lanes, Matvec, MatvecInt8, subgroup_for_coopmat
 from labkit.ops.weights import LAYOUTS, interleave, pack
 
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
@@ -53,14 +54,83 @@ def test_a_row_of_the_result_is_bitwise_the_same_in_any_company(device, kind):
     assert np.array_equal(linear(device, x[::-1].copy(), rows, kind)[::-1], whole)
 
 
+LANES = [Lanes(1, 2, 1, 8, False), Lanes(4, 1, 4, 16, False), Lanes(2, 4, 8, 8, False)]
+TEAMS = [(1, 2, 4, 2), (2, 1, 2, 1), (4, 2, 8, 4), (8, 2, 4, 2), (2, 4, 4, 2)]  # columns, tiles, teams, unroll
+CASES = [(48, 64, "swiglu"), (33, 96, "store"), (7, 544, "add")]  # n, k, epilogue
+
+
+def case(kind, m, n, k, epilogue, seed):
+    """Weights, activations, what was in y before ("add" only)."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((m, n)).astype(np.float32)
+    return weights(n, k, kind), x, y if epilogue == "add" else None
+
+
 @pytest.mark.parametrize("kind", ["F32", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize(
-    "cut", [Shape(1, 2, 1, 8, False), Shape(4, 1, 4, 16, False), Shape(2, 4, 8, 8, False)], ids=str
-)
-def test_every_cut_of_the_work_gives_the_product(device, kind, cut):
-    rows = weights(70, 320, kind)
-    x = np.random.default_rng(3).standard_normal((5, 320)).astype(np.float32)
+@pytest.mark.parametrize("cut", LANES, ids=str)
+def test_every_cut_into_lanes_gives_the_product(device, kind, cut):
+    rows, x, _ = case(kind, 5, 70, 320, "store", 3)
     assert error(linear(device, x, rows, kind, cut=cut), reference(x, tensor_type(kind).dequantise(rows))) < TOLERANCE
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("cut", [Matvec(*cut) for cut in TEAMS], ids=str)
+@pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
+def test_every_cut_into_teams_gives_the_product(device, kind, cut, n, k, epilogue):
+    rows, x, y = case(kind, 5, n, k, epilogue, 8)
+    want = reference(x, tensor_type(kind).dequantise(rows), epilogue, y)
+    assert (
+        error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < TOLERANCE
+        if epilogue != "swiglu"
+        else 1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("cut", [MatvecInt8(*cut) for cut in TEAMS], ids=str)
+@pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
+def test_integer_dot_products_equal_the_product_with_activations_rounded_to_int8(device, kind, cut, n, k, epilogue):
+    rows, x, y = case(kind, 5, n, k, epilogue, 9)
+    blocks = x.reshape(5, -1, 32)
+    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
+    rounded = (np.rint(blocks / d) * d).reshape(5, k)
+    want = reference(rounded, tensor_type(kind).dequantise(rows), epilogue, y)
+    assert (
+        error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < TOLERANCE
+        if epilogue != "swiglu"
+        else 1e-7
+    )
+
+
+def test_a_block_of_zeros_rounds_to_zeros(device):
+    rows = weights(16, 64, "Q4_0")
+    x = np.zeros((2, 64), np.float32)
+    x[1, 40] = 3.0
+    got = linear(device, x, rows, "Q4_0", cut=MatvecInt8(2, 1, 2, 1))
+    np.testing.assert_array_equal(got[0], 0)
+    np.testing.assert_allclose(got[1], 3.0 * tensor_type("Q4_0").dequantise(rows)[:, 40], rtol=1e-6, atol=1e-7)
+
+
+# activation rows, and fr, fc, sr, sc, sk, unroll of the cut
+COOPMAT = [
+    (13, (1, 1, 1, 1, 1, 1)), (29, (2, 2, 1, 1, 2, 2)), (16, (2, 1, 1, 1, 4, 2)), (32, (2, 4, 2, 1, 1, 1)),
+    (48, (4, 2, 1, 2, 1, 1)), (33, (2, 2, 1, 1, 4, 2)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize(("m", "pieces"), COOPMAT, ids=str)
+@pytest.mark.parametrize(("n", "k", "epilogue"), [*CASES, (64, 160, "add")])
+def test_cooperative_matrices_give_the_product_with_activations_rounded_to_float16(
+    coopmat_device, kind, m, pieces, n, k, epilogue
+):
+    device = coopmat_device
+    cut = Coopmat(*pieces, size=device.coopmat_size, subgroup=subgroup_for_coopmat(device))
+    rows, x, y = case(kind, m, n, k, epilogue, 10)
+    want = reference(x.astype(np.float16), tensor_type(kind).dequantise(rows), epilogue, y)
+    # a code times its scale is rounded to float16 as well: at most 2^-11 of it, so 2e-7 of the square, and less a minimum
+    tolerance = 2e-6 if kind != "F16" else 1e-7 if epilogue == "swiglu" else TOLERANCE
+    assert error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < tolerance
 
 
 def test_the_residual_epilogue_adds_to_what_was_there(device):

@@ -1,0 +1,125 @@
+"""How a linear operation is cut into work, and which cut a device takes for a width: the choice and its reason."""
+
+from dataclasses import dataclass
+
+from labkit.vulkan.device import Device
+
+STEP = {"f32": 8, "f16": 16, "bf16": 16, "q8": 32, "q4": 64, "q4m": 64}  # elements of K a matvec team takes at once
+CODES = ("q8", "q4", "q4m")  # layouts of integer codes with scales
+MANY_TILES = 1024  # row tiles from which a matrix fills a device without splitting K much
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """shaders/linear.comp: invocations own rows; for drivers on the CPU, and whatever has no other cut."""
+
+    cols: int
+    rpl: int
+    ksplit: int
+    lanes: int
+    xshare: bool
+
+
+@dataclass(frozen=True)
+class Matvec:
+    """shaders/matvec.comp: teams of 32 read 512 bytes at once; float32 activations."""
+
+    cols: int
+    tiles: int
+    teams: int
+    unroll: int
+
+
+@dataclass(frozen=True)
+class MatvecInt8:
+    """shaders/matvec_int8.comp: as matvec, with activations rounded to int8 in blocks and integer dot products."""
+
+    cols: int
+    tiles: int
+    teams: int
+    unroll: int
+
+
+@dataclass(frozen=True)
+class Coopmat:
+    """shaders/linear_coopmat.comp: cooperative matrices over activations rounded to float16."""
+
+    fr: int
+    fc: int
+    sr: int
+    sc: int
+    sk: int
+    unroll: int
+    size: int  # M = N = K of the cooperative matrix
+    subgroup: int
+
+
+Cut = Lanes | Matvec | MatvecInt8 | Coopmat
+
+
+def subgroup_for_coopmat(device: Device) -> int:
+    """The subgroup size cooperative matrices run with: 32 where the driver lets one choose, else what it has."""
+    return 32 if device.info.subgroup_min <= 32 <= device.info.subgroup_max else device.info.subgroup_size
+
+
+def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: bool, swiglu: bool) -> tuple[Cut, str]:
+    """The cut for `rows` activation rows of a matrix [n, k], and why not a faster one.
+
+    With `exact` the order of an element's sums depends on matrix and device only, never on `rows`.
+    """
+    if device.is_cpu:
+        return _lanes(device, rows, k), "a driver on the CPU"
+    many = -(-n // 16) >= MANY_TILES
+    if exact:
+        return _matvec(rows, many), "exact: float32 activations"
+    size = device.coopmat_size
+    if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
+        tiles = (4 if layout == "q8" else 2) if many else 1
+        return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
+    if rows == 1:
+        return _matvec(rows, many), "one row: as fast as a matrix unit, and exact"
+    if layout not in ("f16", *CODES):
+        return _matvec(rows, many), f"{layout} weights have no cooperative-matrix kernel"
+    if not size:
+        return _matvec(rows, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
+    return _coopmat(layout, rows, many, swiglu, size, subgroup_for_coopmat(device)), ""
+
+
+def _columns(rows: int) -> int:
+    """Activation rows a workgroup takes at once: a power of two, at most 8."""
+    return 1 << min(max(rows - 1, 0).bit_length(), 3)
+
+
+def _lanes(device: Device, rows: int, k: int) -> Lanes:
+    if device.info.subgroup_size == 8:
+        return Lanes(_columns(rows), 4, 1, 8, True)
+    ksplit = 8
+    while ksplit > 1 and ksplit * 32 > k:
+        ksplit //= 2
+    return Lanes(_columns(rows), 2, ksplit, 8, False)
+
+
+def _matvec(rows: int, many: bool) -> Matvec:
+    cols = _columns(rows)
+    tiles = 2 if many else 1
+    return Matvec(cols, tiles, 16 if cols <= 4 else 8, 2 if cols == 1 else 1)
+
+
+def _coopmat(layout: str, rows: int, many: bool, swiglu: bool, size: int, subgroup: int) -> Coopmat:
+    """Measured on an H200 (16x16x16): fewer, taller pieces for large matrices, K split 16 ways for small ones."""
+    wide = {"size": size, "subgroup": subgroup}
+    codes = layout in CODES
+    if rows <= 16:
+        if codes:
+            return Coopmat(4 if layout == "q8" and many else 2, 1, 1, 1, 4 if many and layout == "q8" else 8, 1, **wide)
+        return Coopmat(2, 1, 1, 1, 8 if many else 16, 4 if many else 2, **wide)
+    if rows <= 32:
+        if codes:
+            unroll = 2 if (layout == "q8") == many else 1
+            return Coopmat(4, 2, 1, 1, 4, unroll, **wide) if many else Coopmat(2, 2, 1, 1, 4, unroll, **wide)
+        return Coopmat(4, 2, 1, 1, 4, 1, **wide) if many else Coopmat(2, 2, 1, 1, 16, 2, **wide)
+    if rows <= 64:
+        return Coopmat(2, 4, 1, 1, 4 if codes else 8, 1, **wide)
+    if codes:
+        return Coopmat(2, 4, 4, 1 if swiglu else 2, 1, 1, **wide)
+    return Coopmat(4, 4, 2, 4, 1, 2, **wide)
