@@ -14,7 +14,6 @@ import pytest
 from labkit.cli import main
 from labkit.models.model import Model
 
-pytestmark = pytest.mark.quick
 TINY = Path(__file__).parent / "data" / "tiny"
 MODEL = str(TINY / "llama-q4_1.gguf")
 EXACT = ["--kv", "f32", "--arithmetic", "exact", "--temperature", "0", "--ignore-eos"]
@@ -51,6 +50,7 @@ def text_of(ids: list[int]) -> str:
 # what comes out
 
 
+@pytest.mark.quick
 def test_json_holds_ids_text_log_probabilities_and_timings(lab):
     code, out, err = lab("--model", MODEL, *EXACT, "-n", "12", "--json", "--raw", "def main():")
     assert (code, err) == (0, "")
@@ -140,6 +140,7 @@ def refused(result: tuple[int, str, str], said: str) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -185,6 +186,7 @@ def test_bad_input_is_one_line_and_exit_code_2_within_two_seconds(lab, monkeypat
     assert time.monotonic() - began < 2
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["quantum", "99", "-1"])
 def test_an_unknown_device_is_one_line_with_those_there_are(lab, name):
     refused(lab("-m", MODEL, "hi", device=name), "there are 0: ")

@@ -175,7 +175,7 @@ class Engine:
             self._submit(requests)
             for request in requests:
                 request.done.wait()
-        except EngineError:  # none was taken
+        except LabError:  # none was taken
             raise
         except BaseException:
             for request in requests:

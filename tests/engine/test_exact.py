@@ -10,6 +10,7 @@ from labkit.engine.engine import Engine
 from labkit.engine.executor import padded, split_bucket
 from labkit.engine.numpy_executor import NumpyExecutor
 
+QUICK = ("llama-q4_1", "llama31-f32", "odd-q8_0", "odd24-f32")
 EXACT = {"slots": 4, "context": 512, "kv": "f32", "arithmetic": "exact"}
 
 
@@ -21,8 +22,7 @@ def agree(got: Sequence[int], want: Sequence[int], gap: np.ndarray) -> bool:
     return True
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.quick) if n in QUICK else n for n in FILES])
 def test_ids_and_log_probabilities_are_those_of_transformers(tiny, engines, name):
     truth = tiny(name)
     [done] = engines(name, **EXACT).generate([truth.prompt], max_tokens=24, ignore_eos=True, logprobs=64)
@@ -39,7 +39,6 @@ def test_ids_and_log_probabilities_are_those_of_transformers(tiny, engines, name
         assert np.all(np.diff(values) <= 0)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("limit", [1, 3, 17, 32])
 def test_a_prompt_read_in_chunks_gives_the_same_bits_as_in_one(tiny, device, limit):
     truth = tiny("odd24-f32")
@@ -54,7 +53,6 @@ def test_a_prompt_read_in_chunks_gives_the_same_bits_as_in_one(tiny, device, lim
     assert chunked.top_logprobs == whole.top_logprobs
 
 
-@pytest.mark.quick
 def test_scratch_for_attention_is_enough_at_every_depth(tiny, device, monkeypatch):
     """With little scratch the chunks get shorter as the prompt gets deeper; the result stays."""
     import labkit.engine.executor as executor_module
@@ -71,7 +69,6 @@ def test_scratch_for_attention_is_enough_at_every_depth(tiny, device, monkeypatc
         assert {done.logprobs for done in got} == {want.logprobs}
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(("slots", "context"), [(1, 128), (3, 2048), (32, 2048), (33, 1000)])
 def test_every_slot_decodes_at_full_depth_and_no_program_outgrows_the_scratch(
     tiny, device, monkeypatch, slots, context
@@ -110,7 +107,6 @@ def test_32_streams_give_the_ids_of_32_solo_runs_and_again_in_used_slots(tiny, d
         engine.executor.pool.check_guards()
 
 
-@pytest.mark.quick
 def test_prompts_never_seen_agree_with_the_numpy_executor(tiny, engines):
     truth = tiny("llama31-f32")
     prompt = words(77, 200, 768)  # crosses a page
@@ -120,7 +116,6 @@ def test_prompts_never_seen_agree_with_the_numpy_executor(tiny, engines):
     np.testing.assert_allclose(done.logprobs, logprobs.max(axis=1), rtol=0, atol=1e-3)
 
 
-@pytest.mark.quick
 def test_a_half_precision_cache_costs_little(tiny, engines):
     truth = tiny("llama-f32")
     [done] = engines("llama-f32", **EXACT | {"kv": "f16"}).generate(
@@ -136,7 +131,6 @@ def test_a_half_precision_cache_costs_little(tiny, engines):
     assert cost.max() > 0, "the cache was not half precision"
 
 
-@pytest.mark.quick
 def test_steps_many_to_a_submit_give_what_one_a_submit_gives(tiny, engines):
     truth = tiny("llama-q4_1")
     engine = engines("llama-q4_1", **EXACT)
@@ -146,7 +140,6 @@ def test_steps_many_to_a_submit_give_what_one_a_submit_gives(tiny, engines):
     assert tuple(token.id for token in streamed if token.id >= 0) == many[0].token_ids
 
 
-@pytest.mark.quick
 def test_the_step_program_gives_the_same_bits_when_independent_dispatches_change_places(tiny, device):
     """Every group between two barriers of a real decode step is run backwards: were a range undeclared, bits would move."""
     truth = tiny("odd-q4_1")

@@ -9,7 +9,6 @@ from labkit.engine.engine import Engine
 FAST = {"slots": 32, "context": 256, "kv": "f16", "arithmetic": "fast"}
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ["llama-q4_1", "odd24-f32"])
 @pytest.mark.parametrize("width", [2, 5, 8, 32])
 def test_a_stream_is_bitwise_the_same_whoever_its_neighbours_are(engines, name, width):
@@ -29,7 +28,6 @@ def test_a_stream_is_bitwise_the_same_whoever_its_neighbours_are(engines, name, 
         assert other.top_logprobs == first.top_logprobs
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", FILES)
 def test_the_cost_of_fast_against_exact_is_printed_and_bounded(tiny, engines, device, name):
     """Step by step up to where the two part, over eight prompts in one batch."""

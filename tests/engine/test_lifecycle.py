@@ -23,7 +23,6 @@ from labkit.models.model import Model
 from labkit.models.shapes import ShapeModel
 from labkit.vulkan.device import Device
 
-pytestmark = pytest.mark.quick
 SMALL = {"slots": 2, "context": 128}
 
 
@@ -39,6 +38,7 @@ def threads() -> set[threading.Thread]:
 # settings
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -185,6 +185,7 @@ def test_an_engine_that_is_let_go_of_frees_its_memory_and_thread(tiny, device):
     assert blocks(device) == memory
 
 
+@pytest.mark.quick
 def test_a_closed_engine_says_so_and_closes_again(tiny, device):
     truth = tiny("llama-q4_1")
     engine = Engine(truth.model, device, **SMALL)
@@ -256,6 +257,7 @@ def test_a_device_lost_while_decoding_reaches_every_caller_and_none_hangs(tiny):
     opened.close()
 
 
+@pytest.mark.quick
 def test_an_error_inside_the_engine_is_one_line_and_is_not_a_hang(tiny, device, monkeypatch):
     truth = tiny("llama-q4_1")
     with Engine(truth.model, device, **SMALL) as engine:
@@ -322,6 +324,7 @@ def test_a_process_may_end_while_streams_run(ending, tmp_path):
 # what a step costs
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["llama-q4_1", "odd24-f32"])
 def test_dispatches_hardly_depend_on_the_width(engines, name):
     engine = engines(name, slots=32, context=128)

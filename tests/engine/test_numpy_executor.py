@@ -7,7 +7,6 @@ from conftest import FILES
 from labkit.engine.numpy_executor import NumpyExecutor
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", FILES)
 def test_logits_equal_those_of_transformers(tiny, name):
     truth = tiny(name)
@@ -20,7 +19,6 @@ def test_logits_equal_those_of_transformers(tiny, name):
     assert logits.argmax(axis=1).tolist() == truth.greedy
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ["llama-q4_1", "odd24-f32"])
 def test_rows_in_chunks_and_between_other_slots_give_the_same_logits(tiny, name):
     truth = tiny(name)

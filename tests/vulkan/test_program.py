@@ -12,13 +12,14 @@ from tiny_kernels import BLEND, needs_compiler
 from labkit.errors import DeviceError, ParameterError
 from labkit.ops import add as add_op
 from labkit.vulkan import program as program_module
+from labkit.vulkan.compile import compile_glsl
 from labkit.vulkan.kernel import Kernel
 from labkit.vulkan.program import Program
 
 pytestmark = pytest.mark.quick
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def blend(device):
     """y = y * k + x over n floats, workgroups of 32."""
     kernel = Kernel(device, BLEND, name="blend", constants={"LOCAL": 32})
@@ -209,15 +210,19 @@ def test_copies_and_fills_reach_exactly_their_range(device):
 
 @needs_compiler
 def test_the_fingerprint_follows_the_plan_and_not_the_addresses(device):
-    def fingerprint(*, constants=None, grid=1, size=64, k=1.0, second=False, label=""):
-        kernel = Kernel(device, BLEND, name="blend", constants={"LOCAL": 32} | (constants or {}))
+    kernels = [
+        Kernel(device, binary, name="blend", constants={"LOCAL": local, "SCALE": scale})
+        for binary in [compile_glsl(BLEND, name="blend")]
+        for local, scale in ((32, 1.0), (64, 1.0), (32, 2.0))
+    ]
+
+    def fingerprint(*, kernel=kernels[0], grid=1, size=64, k=1.0, second=False, label=""):
         with device.pool() as pool:
             pool.buffer(int(rng.integers(1, 5000)))  # so that addresses differ
             x, y = pool.buffer(size), pool.buffer(size)
             program = device.program()
             for _ in range(1 + second):
                 program.dispatch(kernel, grid, {"x": x, "y": y, "k": k, "n": 1}, reads=[x], writes=[y], label=label)
-        kernel.close()
         return program.fingerprint
 
     rng = np.random.default_rng(0)
@@ -225,10 +230,12 @@ def test_the_fingerprint_follows_the_plan_and_not_the_addresses(device):
     assert re.fullmatch(r"[0-9a-f]{16}", base)
     assert {fingerprint() for _ in range(5)} == {base}
     changed = [
-        fingerprint(constants={"LOCAL": 64}), fingerprint(constants={"SCALE": 2.0}), fingerprint(grid=2),
+        fingerprint(kernel=kernels[1]), fingerprint(kernel=kernels[2]), fingerprint(grid=2),
         fingerprint(grid=(1, 2)), fingerprint(size=68), fingerprint(second=True), fingerprint(label="other"),
     ]  # fmt: skip
     assert len({base, *changed}) == 1 + len(changed)
+    for kernel in kernels:
+        kernel.close()
 
 
 @needs_compiler

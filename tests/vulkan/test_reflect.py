@@ -1,5 +1,6 @@
 """What is read from SPIR-V: names, offsets, sizes, and the arithmetic of specialisation constants."""
 
+import functools
 import struct
 
 import numpy as np
@@ -7,10 +8,16 @@ import pytest
 from tiny_kernels import BLEND, SHAPES, needs_compiler
 
 from labkit.errors import ShaderError
-from labkit.vulkan.compile import compile_glsl, load_spirv, read_manifest, shader_root
+from labkit.vulkan import compile as glsl
+from labkit.vulkan.compile import load_spirv, read_manifest, shader_root
 from labkit.vulkan.reflect import Member, reflect
 
 pytestmark = pytest.mark.quick
+
+
+@functools.cache
+def compile_glsl(text: str) -> bytes:
+    return glsl.compile_glsl(text)
 
 
 @needs_compiler
