@@ -23,7 +23,7 @@ EXACT = ["--kv", "f32", "--arithmetic", "exact", "--temperature", "0", "--ignore
 def lab(monkeypatch, capfd):
     """Runs `lab generate ARGUMENTS` in this process: (exit code, stdout, stderr)."""
 
-    def run(*arguments: str, device: str | None = "cpu") -> tuple[int, str, str]:
+    def run(*arguments: str, device: str | None = "0") -> tuple[int, str, str]:
         where = [] if device is None else ["--device", device]
         monkeypatch.setattr(sys, "argv", ["lab", "generate", *where, *arguments])
         with pytest.raises(SystemExit) as ended:
@@ -37,7 +37,7 @@ def lab(monkeypatch, capfd):
 
 def process(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "labkit", "generate", "--device", "cpu", *arguments],
+        [sys.executable, "-m", "labkit", "generate", "--device", "0", *arguments],
         input=stdin, capture_output=True, timeout=60, check=False, env=os.environ | environment,
     )  # fmt: skip
 
@@ -259,7 +259,7 @@ def test_a_wrong_option_is_explained_by_the_command_line_itself():
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:
     """`lab generate` going on for as long as the tiny model's context lasts."""
-    command = [sys.executable, "-u", "-m", "labkit", "generate", "--device", "cpu", "-m", MODEL, "--raw", "x"]
+    command = [sys.executable, "-u", "-m", "labkit", "generate", "--device", "0", "-m", MODEL, "--raw", "x"]
     running = subprocess.Popen(
         [*command, "-n", "1900", "--ignore-eos", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

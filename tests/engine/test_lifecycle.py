@@ -303,7 +303,7 @@ def test_an_interrupt_while_streaming_leaves_the_engine_usable(tiny, device):
 ENDS = """
 import sys
 from labkit.engine.engine import Engine
-engine = Engine(sys.argv[1], "cpu", slots=2, context=2048)
+engine = Engine(sys.argv[1], 0, slots=2, context=2048)
 stream = engine.stream("def main", max_tokens=2000, ignore_eos=True)
 next(stream)
 other = engine.stream("class", max_tokens=2000, ignore_eos=True)
