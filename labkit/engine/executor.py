@@ -133,7 +133,6 @@ class Executor:
         self._programs: dict[Key, Recorded] = {}
         self._rings: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # tokens and log-probabilities of the output ring
         self._written: Step | None = None  # the decode step whose rows lie on the device, advanced by it
-        self._step = 0
         try:
             self._allocate(stop_ids)
         except BaseException:
@@ -235,8 +234,7 @@ class Executor:
         self._written = None
         if not wanted:
             return []
-        first = self._step
-        self._step += times
+        first = int(self.control.array(np.uint32)[0]) - times  # the device counts its steps
         if step.decode_only:
             self._written = step.later(times)
         if wanted not in self._rings:
