@@ -156,7 +156,7 @@ class Request:
         self.logprobs: list[float] = []
         self.tops: list[tuple[tuple[int, float], ...]] = []
         self.times: list[float] = []
-        self.text = ""
+        self.pieces: list[str] = []  # the text so far
         self.held = ""  # text that could still become part of a stop string
         self.detokeniser: Any = None
 
@@ -171,7 +171,7 @@ class Request:
         stopped = False
         if self.stop:
             piece, stopped = self._watch(piece)
-        self.text += piece
+        self.pieces.append(piece)
         if self.streaming:
             self.events.put(Token(token_id, piece, logprob, top, now))
         return stopped
@@ -195,9 +195,9 @@ class Request:
     def finish(self, reason: str, *, stopped: bool = False) -> None:
         """Make the completion and wake the caller."""
         rest = "" if stopped else self.held + self.detokeniser.flush()
-        self.text += rest
+        self.pieces.append(rest)
         self.completion = Completion(
-            text=self.text,
+            text="".join(self.pieces),
             token_ids=tuple(self.token_ids),
             prompt_ids=self.prompt_ids,
             finish=reason,
