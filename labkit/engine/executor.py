@@ -21,10 +21,13 @@ from labkit.ops import linear as linear_op
 from labkit.ops import rms_norm as rms_norm_op
 from labkit.ops import rope as rope_op
 from labkit.ops import rope_kv as rope_kv_op
+from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import swiglu as swiglu_op
 from labkit.ops import top_logprobs as top_op
 from labkit.ops.kv_cache import PAGE
+from labkit.ops.linear_cuts import choose
+from labkit.ops.rounding import Rounded
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, aligned
 from labkit.vulkan.program import Program
@@ -42,6 +45,16 @@ class Place:
     buffer: Buffer
     width: int
     stride: int
+
+
+@dataclass(frozen=True)
+class _Normed:
+    """An rms_norm of `source` that is still to be recorded; `out` holds it when it is wanted as float32."""
+
+    source: Place
+    weight: str
+    out: Place
+    logit_rows: Buffer | None
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ def working_bytes(config: ModelConfig, device: Device, slots: int, context: int)
     activations = rows * 4 * (2 * config.hidden + 2 * heads + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
     partial = _row_splits(rows, slots, context) * config.heads * (config.head_dim + 2) * 4
     logits = 5 * padded(slots) * aligned(config.vocab, 4) * 4
-    rounded = linear_op.scratch_bytes(rows, max(config.hidden, heads, config.ffn))
+    rounded = rounding_op.scratch_bytes(rows, max(config.hidden, heads, config.ffn))
     return activations + partial + logits + rounded
 
 
@@ -173,7 +186,7 @@ class Executor:
         self.top = pool.buffer(wanted * top_op.MAX_TOP * 8, label="top log-probabilities")
         self.lse = pool.buffer(wanted * 4, label="log-sum-exp")
         widest = max(c.hidden, heads, c.ffn)
-        self.scratch = pool.buffer(linear_op.scratch_bytes(max(rows, wanted), widest), label="rounded activations")
+        self.scratch = pool.buffer(rounding_op.scratch_bytes(max(rows, wanted), widest), label="rounded activations")
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
 
@@ -318,62 +331,66 @@ class _Builder:
         )
         return e.hidden
 
-    def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> Place:
+    def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> "_Normed":
+        """Recorded by what reads it, which knows whether it wants the result rounded at once."""
         e = self.e
-        out, count = (e.final, self.key.wanted) if wanted_only else (e.normed, self.key.rows)
-        if count:
-            rms_norm_op.record(
-                self.program, x.buffer, e.weights.norm(weight), out.buffer, count=count, width=x.width,
-                x_stride=x.stride, y_stride=out.stride, eps=e.config.rms_eps,
-                logit_rows=e.logit_rows if wanted_only else None, label=weight,
+        return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
+
+    def _input(
+        self, x: "Place | _Normed", matrices: Sequence[linear_op.Matrix], rows: int, *, swiglu: bool
+    ) -> tuple[Place, Rounded | None]:
+        """Where float32 activations lie, or (also) where they lie rounded, if all matrices want them the same way."""
+        if isinstance(x, Place):
+            return x, None
+        e, wanted = self.e, set()
+        weight, eps = e.weights.norm(x.weight), e.config.rms_eps
+        for m in matrices:
+            cut, _ = choose(self.e.device, m.layout, rows, m.n, m.k, exact=e.arithmetic == "exact", swiglu=swiglu)
+            wanted.add(rounding_op.rounding_for(cut, m.layout))
+        rounding = wanted.pop() if len(wanted) == 1 else None
+        if rounding is not None:
+            rounded = rounding_op.place(e.scratch, rounding, rows, x.source.width)
+            rms_norm_op.record_rounded(
+                self.program, x.source.buffer, weight, rounded, eps=eps, x_stride=x.source.stride, logit_rows=x.logit_rows,
+                label=x.weight,
             )  # fmt: skip
-        return out
+            return x.out, rounded
+        rms_norm_op.record(
+            self.program, x.source.buffer, weight, x.out.buffer, count=rows, width=x.source.width,
+            x_stride=x.source.stride, y_stride=x.out.stride, eps=eps, logit_rows=x.logit_rows, label=x.weight,
+        )  # fmt: skip
+        return x.out, None
 
-    def linear(self, x: Place, weights: Sequence[str], *, add_to: Place | None = None) -> Place:
+    def linear(self, x: "Place | _Normed", weights: Sequence[str], *, add_to: Place | None = None) -> Place:
         e = self.e
-        if add_to is not None:
-            out = add_to
-        elif x is e.final:
-            out = e.logits
-        else:
-            out = e.qkv
-        count = self.key.wanted if x is e.final else self.key.rows
-        offset = 0
-        for matrix in e.weights.matrices(*weights):
-            if count:
-                linear_op.record(
-                    self.program, matrix, x.buffer, out.buffer, rows=count, x_stride=x.stride, y_stride=out.stride,
-                    y_offset=offset, epilogue="store" if add_to is None else "add", exact=e.arithmetic == "exact", scratch=e.scratch,
-                )  # fmt: skip
-            offset += matrix.n
+        final = isinstance(x, _Normed) and x.logit_rows is not None
+        out = add_to or (e.logits if final else e.qkv)
+        rows = self.key.wanted if final else self.key.rows
+        if rows:
+            self._products(x, e.weights.matrices(*weights), out, rows, "store" if add_to is None else "add")
         return out
 
-    def swiglu(self, x: Place, gate: str, up: str) -> Place:
+    def _products(
+        self, x: "Place | _Normed", matrices: Sequence[linear_op.Matrix], out: Place, rows: int, epilogue: str
+    ) -> None:
+        """Products with matrices that share an input, side by side in `out`."""
+        e, offset = self.e, 0
+        source, rounded = self._input(x, matrices, rows, swiglu=epilogue == "swiglu")
+        for matrix in matrices:
+            linear_op.record(
+                self.program, matrix, source.buffer, out.buffer, rows=rows, x_stride=source.stride, y_stride=out.stride,
+                y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=rounded,
+            )  # fmt: skip
+            offset += matrix.n
+
+    def swiglu(self, x: "Place | _Normed", gate: str, up: str) -> Place:
         e, rows = self.e, self.key.rows
         matrices = e.weights.matrices(gate, up)
-        common: dict[str, Any] = {"rows": rows, "x_stride": x.stride, "exact": e.arithmetic == "exact", "scratch": e.scratch}
         if len(matrices) == 1:
-            linear_op.record(
-                self.program,
-                matrices[0],
-                x.buffer,
-                e.gated.buffer,
-                y_stride=e.gated.stride,
-                epilogue="swiglu",
-                **common,
-            )
+            self._products(x, matrices, e.gated, rows, "swiglu")
             return e.gated
         assert e.gate_up is not None
-        for i, matrix in enumerate(matrices):
-            linear_op.record(
-                self.program,
-                matrix,
-                x.buffer,
-                e.gate_up.buffer,
-                y_stride=e.gate_up.stride,
-                y_offset=i * e.config.ffn,
-                **common,
-            )
+        self._products(x, matrices, e.gate_up, rows, "store")
         gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
         swiglu_op.record(
             self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,

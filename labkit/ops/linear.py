@@ -7,6 +7,8 @@ import numpy as np
 
 from labkit.errors import ParameterError
 from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Cut, Lanes, Matvec, MatvecInt8, choose
+from labkit.ops.rounding import Rounded, place, rounding_for, scratch_bytes
+from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
 from labkit.vulkan.device import Device
 from labkit.vulkan.kernel import Grid
@@ -51,11 +53,6 @@ def upload(pool: Pool, packed: PackedWeights, name: str = "") -> Matrix:
     return Matrix(packed.layout, packed.n, packed.k, pool.buffer(packed.codes, label=name), scales, name)
 
 
-def scratch_bytes(rows: int, k: int) -> int:
-    """Bytes `record` may need to round `rows` activation rows of `k` elements for a matrix unit."""
-    return -(-rows // 16) * 16 * (-(-k // 32) * 32) * 2 + rows * (-(-k // 32)) * 8
-
-
 def record(
     program: Program,
     matrix: Matrix,
@@ -70,13 +67,14 @@ def record(
     label: str = "",
     exact: bool = True,
     scratch: Buffer | None = None,
+    rounded: Rounded | None = None,
     cut: Cut | None = None,
 ) -> None:
     """Add y = epilogue(x W^T). x: float32 [rows, x_stride], y: float32 [rows, y_stride] from column `y_offset` on.
 
     Strides and offset are in floats. `exact` keeps float32 activations and the order of sums at every width; else the
     device's fastest cut runs, which may round activations (to float16 or to int8 in blocks of 32) into `scratch`, of
-    `scratch_bytes`. Raises ParameterError.
+    `rounding.scratch_bytes`; or `rounded` already, as `rounding.rounding_for` the cut asks. Raises ParameterError.
     """
     device = program.device
     if epilogue not in EPILOGUES:
@@ -102,14 +100,19 @@ def record(
     elif isinstance(cut, Matvec):
         call.matvec(cut)
     else:
-        if scratch is None or scratch.nbytes < scratch_bytes(rows, matrix.k):
-            raise ParameterError(
-                f"this cut rounds activations and needs {scratch_bytes(rows, matrix.k)} bytes of scratch"
-            )
+        wanted = rounding_for(cut, matrix.layout)
+        assert wanted is not None
+        if rounded is None or rounded.rounding != wanted:
+            if scratch is None or scratch.nbytes < scratch_bytes(rows, matrix.k):
+                raise ParameterError(
+                    f"this cut rounds activations and needs {scratch_bytes(rows, matrix.k)} bytes of scratch"
+                )
+            rounded = place(scratch, wanted, rows, matrix.k)
+            record_rounding(program, call.x, rounded, x_stride=x_stride, label=call.label)
         if isinstance(cut, MatvecInt8):
-            call.matvec_int8(cut, scratch)
+            call.matvec_int8(cut, rounded)
         else:
-            call.coopmat(cut, scratch)
+            call.coopmat(cut, rounded)
 
 
 @dataclass(frozen=True)
@@ -169,45 +172,15 @@ class _Call:
     def _tile_grid(self, cut: Matvec | MatvecInt8) -> Grid:
         return -(-self.matrix.n // (16 * cut.tiles)), -(-self.rows // cut.cols)
 
-    def matvec_int8(self, cut: MatvecInt8, scratch: Buffer) -> None:
-        blocks, local = self.matrix.k // 32, 64
-        codes, scales = (
-            scratch.range(0, self.rows * blocks * 32),
-            scratch.range(self.rows * blocks * 32, self.rows * blocks * 8),
-        )
-        self.program.dispatch(
-            self.program.device.kernel("quantize_q8", "", {"ORDER": int(self.matrix.layout != "q8"), "LOCAL": local}),
-            (-(-blocks * 8 // local), self.rows),
-            {
-                "x": self.x, "codes": codes, "scales": scales, "width": self.matrix.k, "blocks": blocks,
-                "x_stride": self.x_stride,
-            },
-            reads=[self.x],
-            writes=[codes, scales],
-            label=f"{self.label}: x to int8",
-            nbytes=self.rows * self.matrix.k * 5,
-        )  # fmt: skip
+    def matvec_int8(self, cut: MatvecInt8, rounded: Rounded) -> None:
         constants: Constants = {
             "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
         }  # fmt: skip
-        push = {"x": codes, "x_scales": scales}
-        self._dispatch("matvec_int8", constants, self._tile_grid(cut), push, [codes, scales])
+        push = {"x": rounded.data, "x_scales": rounded.scales}
+        self._dispatch("matvec_int8", constants, self._tile_grid(cut), push, rounded.ranges)
 
-    def coopmat(self, cut: Coopmat, scratch: Buffer) -> None:
-        m, height, pieces = self.matrix, -(-self.rows // 16) * 16, -(-self.matrix.k // 16) * 2
-        tiles, local = scratch.range(0, height * pieces * 16), 64
-        order = {"f16": 0, "q8": 1}.get(m.layout, 2)
-        self.program.dispatch(
-            self.program.device.kernel("tile_f16", "", {"ORDER": order, "LOCAL": local}),
-            (-(-pieces // local), height),
-            {
-                "x": self.x, "t": tiles, "rows": self.rows, "width": m.k, "x_stride": self.x_stride, "pieces": pieces,
-            },
-            reads=[self.x],
-            writes=[tiles],
-            label=f"{self.label}: x to float16",
-            nbytes=self.rows * m.k * 6,
-        )  # fmt: skip
+    def coopmat(self, cut: Coopmat, rounded: Rounded) -> None:
+        m = self.matrix
         direct = cut.sk == 1 and self.epilogue != "swiglu" and m.n % cut.size == 0 and self.rows % cut.size == 0
         constants: Constants = {
             "CM": cut.size, "CN": cut.size, "CK": cut.size, "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc,
@@ -215,7 +188,7 @@ class _Call:
             "LOCAL": cut.subgroup * cut.sr * cut.sc * cut.sk,
         }  # fmt: skip
         grid = (-(-m.n // (cut.sr * cut.fr * cut.size)), -(-self.rows // (cut.sc * cut.fc * cut.size)))
-        self._dispatch("linear_coopmat", constants, grid, {"x": tiles}, [tiles], cut.subgroup)
+        self._dispatch("linear_coopmat", constants, grid, {"x": rounded.data}, rounded.ranges, cut.subgroup)
 
 
 def linear(

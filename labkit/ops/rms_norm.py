@@ -3,6 +3,7 @@
 import numpy as np
 
 from labkit.errors import ParameterError
+from labkit.ops.rounding import Rounded
 from labkit.ops.rows import PADDING, span
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Range
@@ -56,6 +57,40 @@ def record(
         label=label,
         flops=4 * count * width,
         nbytes=(2 * count + 1) * width * 4,
+    )  # fmt: skip
+
+
+def record_rounded(
+    program: Program,
+    x: Buffer,
+    weight: Buffer | Range,
+    to: Rounded,
+    *,
+    eps: float,
+    x_stride: int,
+    logit_rows: Buffer | Range | None = None,
+    label: str = "rms_norm",
+) -> None:
+    """Add rms_norm of `to.rows` rows of `to.k`, rounded at once into `to`. Raises ParameterError as `record` does."""
+    if not 0 <= eps < 1:
+        raise ParameterError(f"eps={eps} is not between 0 and 1")
+    source = x.range() if logit_rows is not None else span("x", x, to.rows, x_stride, to.k)
+    gain = span("weight", weight, 1, to.k, to.k)
+    kind, local = to.rounding.kind, 32 if program.device.is_cpu else 512
+    program.dispatch(
+        program.device.kernel(
+            "rms_norm_rounded", kind, {"GATHER": logit_rows is not None, "ORDER": to.rounding.order, "LOCAL": local}
+        ),
+        -(-to.rows // 16) * 16 if kind == "float16" else to.rows,
+        {
+            "x": x, "weight": gain, "logit_rows": x if logit_rows is None else logit_rows, "t": to.data,
+            "scales": to.scales or to.data, "rows": to.rows, "width": to.k, "x_stride": x_stride, "eps": eps,
+        },
+        reads=[source, gain, *([] if logit_rows is None else [logit_rows])],
+        writes=to.ranges,
+        label=label,
+        flops=4 * to.rows * to.k,
+        nbytes=to.rows * to.k * 6,
     )  # fmt: skip
 
 

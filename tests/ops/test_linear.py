@@ -9,6 +9,7 @@ from labkit.errors import ModelError, ParameterError
 from labkit.models.tensor_types import tensor_type
 from labkit.ops.linear import linear, reference
 from labkit.ops.linear_cuts import Coopmat, Lanes, Matvec, MatvecInt8, subgroup_for_coopmat
+from labkit.ops.rounding import as_int8
 from labkit.ops.weights import LAYOUTS, interleave, pack
 
 TYPES = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"]
@@ -91,10 +92,7 @@ def test_every_cut_into_teams_gives_the_product(device, kind, cut, n, k, epilogu
 @pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
 def test_integer_dot_products_equal_the_product_with_activations_rounded_to_int8(device, kind, cut, n, k, epilogue):
     rows, x, y = case(kind, 5, n, k, epilogue, 9)
-    blocks = x.reshape(5, -1, 32)
-    d = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    rounded = (np.rint(blocks / d) * d).reshape(5, k)
-    want = reference(rounded, tensor_type(kind).dequantise(rows), epilogue, y)
+    want = reference(as_int8(x), tensor_type(kind).dequantise(rows), epilogue, y)
     assert (
         error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < TOLERANCE
         if epilogue != "swiglu"

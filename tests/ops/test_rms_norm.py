@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.ops.rms_norm import record, reference, rms_norm
+from labkit.ops.rms_norm import record, record_rounded, reference, rms_norm
+from labkit.ops.rounding import Rounding, place, scratch_bytes
 from labkit.ops.rows import PADDING
 
 TOLERANCE = 1e-7  # normalised mean squared error of norms
@@ -98,3 +99,54 @@ def test_wrong_arguments_are_refused_in_one_line(device):
         rms_norm(device, x, np.ones(8, np.float32), 1e-5, np.array([2], np.uint32))
     with pytest.raises(ParameterError, match="multiples of 4"):
         rms_norm(device, draw(2, 6), np.ones(6, np.float32), 1e-5)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("rows", [1, 3, 16, 17])
+@pytest.mark.parametrize("width", [64, 100, 576])
+def test_a_norm_rounded_at_once_to_float16_is_the_norm_rounded(device, rows, width, order):
+    x, weight = draw(rows, width), draw(1, width, 1)[0]
+    height, k = -(-rows // 16) * 16, -(-width // 16) * 16
+    with device.pool("test") as pool:
+        to = place(pool.buffer(scratch_bytes(rows, width)), Rounding("float16", order), rows, width)
+        program = device.program("test")
+        record_rounded(program, pool.buffer(x), pool.buffer(weight), to, eps=1e-5, x_stride=width)
+        program.run()
+        pool.check_guards()
+        tiles = to.data.buffer.download(np.float16)[: height * k].reshape(height // 16, k // 16, 16, 16)
+        program.close()
+    rounded = tiles.transpose(0, 2, 1, 3).reshape(height, k)
+    places = {0: range(8), 1: [0, 2, 1, 3, 4, 6, 5, 7], 2: [0, 4, 1, 5, 2, 6, 3, 7]}[order]
+    straight = np.empty_like(rounded)
+    for j, element in enumerate(places):
+        straight[:, element::8] = rounded[:, j::8]
+    want = reference(x, weight, 1e-5)
+    np.testing.assert_allclose(straight[:rows, :width], want, rtol=2**-10, atol=1e-6)
+    assert not straight[rows:].any()
+    assert not straight[:, width:].any()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("rows", [1, 3, 5])
+@pytest.mark.parametrize("width", [64, 96, 576])
+def test_a_norm_rounded_at_once_to_int8_is_the_norm_rounded(device, rows, width, order):
+    x, weight = draw(rows, width), draw(1, width, 1)[0]
+    with device.pool("test") as pool:
+        to = place(pool.buffer(scratch_bytes(rows, width)), Rounding("int8", order), rows, width)
+        program = device.program("test")
+        record_rounded(program, pool.buffer(x), pool.buffer(weight), to, eps=1e-5, x_stride=width)
+        program.run()
+        pool.check_guards()
+        whole = to.data.buffer.download(np.uint8)
+        program.close()
+    assert to.scales is not None
+    codes = whole[: to.data.nbytes].view(np.int8).reshape(rows, -1, 8).astype(np.float32)
+    scales = whole[to.scales.offset : to.scales.offset + to.scales.nbytes].view(np.float32).reshape(rows, -1, 2)
+    if order:  # even elements first, then the odd
+        codes = codes.reshape(rows, -1, 2, 4).transpose(0, 1, 3, 2)
+    blocks = codes.reshape(rows, -1, 32)
+    want = reference(x, weight, 1e-5).reshape(rows, -1, 32)
+    step = np.abs(want).max(axis=-1) / 127
+    np.testing.assert_allclose(scales[..., 0], step, rtol=1e-5)
+    assert np.all(np.abs(blocks * scales[..., :1] - want) <= 0.501 * step[..., None])
+    np.testing.assert_allclose(scales[..., 1], scales[..., 0] * blocks.sum(axis=-1), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,112 @@
+// rms_norm_rounded: rms_norm (rms_norm.comp) whose result is rounded at once for a matrix unit: one dispatch, not two.
+//
+// float16: as tile_f16.comp of the normed row: t[r / 16][k / 16][r % 16][order(k % 16)]; rows from `rows` on zeros.
+// int8: as quantize_q8.comp of the normed row: codes [r][k / 32][8], scales [r][k / 32][2].
+//
+// x: float32 [*][x_stride]. weight: float32 [width]. logit_rows: uint32 [rows], read with GATHER. Grid: x = row.
+// The sum of squares is added as in rms_norm.comp: LOCAL strided parts, then a tree.
+//
+// variant float16: -DFLOAT16
+// variant int8: -DINT8
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_buffer_reference : require
+#include "buffers.glsl"
+
+layout(constant_id = 0) const bool GATHER = false;
+layout(constant_id = 1) const uint ORDER = 0;   // of the elements, as in tile_f16.comp and quantize_q8.comp
+layout(constant_id = 2) const uint LOCAL = 64;  // a power of two, at least 8
+layout(local_size_x_id = 2, local_size_y = 1, local_size_z = 1) in;
+
+layout(push_constant, std430) uniform Push {
+    Floats4 x;
+    Floats4 weight;
+    Words logit_rows;
+    Words4 t;       // float16 tiles, or int8 codes
+    Floats scales;  // of int8 codes
+    uint rows;
+    uint width;     // multiple of 4
+    uint x_stride;
+    float eps;
+};
+
+shared float sums[LOCAL];
+#if defined(INT8)
+shared int words[LOCAL];
+int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
+#endif
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex, quads = width / 4, r = gl_WorkGroupID.x;
+    uint from = r;
+    bool real = r < rows;
+    if (GATHER && real) {
+        from = logit_rows.v[r];
+        real = from != 0xFFFFFFFFu;
+    }
+    from = real ? from * (x_stride / 4) : 0;
+    vec4 part = vec4(0.0);
+    for (uint i = lane; i < quads; i += LOCAL) {
+        const vec4 a = x.v[from + i];
+        part = fma(a, a, part);
+    }
+    sums[lane] = (part.x + part.y) + (part.z + part.w);
+    for (uint step = LOCAL / 2; step > 0; step /= 2) {
+        barrier();
+        if (lane < step) sums[lane] += sums[lane + step];
+    }
+    barrier();
+    const float factor = real ? 1.0 / sqrt(sums[0] / float(width) + eps) : 0.0;
+#if defined(FLOAT16)
+    const uint pieces = (width + 15) / 16 * 2;
+    for (uint piece = lane; piece < pieces; piece += LOCAL) {
+        const uint i = piece * 2;
+        const vec4 a = real && i < quads ? x.v[from + i] * factor * weight.v[i] : vec4(0.0);
+        const vec4 b = real && i + 1 < quads ? x.v[from + i + 1] * factor * weight.v[i + 1] : vec4(0.0);
+        uvec4 packed;
+        if (ORDER == 1)
+            packed = uvec4(packHalf2x16(a.xz), packHalf2x16(a.yw), packHalf2x16(b.xz), packHalf2x16(b.yw));
+        else if (ORDER == 2)
+            packed = uvec4(packHalf2x16(vec2(a.x, b.x)), packHalf2x16(vec2(a.y, b.y)), packHalf2x16(vec2(a.z, b.z)),
+                           packHalf2x16(vec2(a.w, b.w)));
+        else
+            packed = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));
+        t.v[((r / 16) * (pieces / 2) + piece / 2) * 32 + (r % 16) * 2 + piece % 2] = packed;
+    }
+#else
+    const uint blocks = (width + 31) / 32;
+    barrier();
+    for (uint first = 0; first < blocks * 8; first += LOCAL) {  // 8 invocations share a block
+        const uint i = first + lane, block = i / 8, own = i % 8, base = lane - own;
+        const vec4 a = real && i < quads ? x.v[from + i] * factor * weight.v[i] : vec4(0.0);
+        sums[lane] = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
+        barrier();
+        float top = 0.0;
+        for (uint j = 0; j < 8; j++) top = max(top, sums[base + j]);
+        const float d = top / 127.0;
+        const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
+        words[lane] = q.x + q.y + q.z + q.w;
+        barrier();
+        int total = 0;
+        for (uint j = 0; j < 8; j++) total += words[base + j];
+        int word = byte4(q);
+        if (ORDER == 1) {
+            barrier();
+            words[lane] = word;
+            barrier();
+            const int low = words[lane & ~1u], high = words[lane | 1u];
+            word = (own & 1) == 0
+                ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
+                : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
+        }
+        if (block < blocks) {
+            Words(t).v[(r * blocks + block) * 8 + own] = uint(word);
+            if (own == 0) {
+                scales.v[(r * blocks + block) * 2] = d;
+                scales.v[(r * blocks + block) * 2 + 1] = d * float(total);
+            }
+        }
+        barrier();
+    }
+#endif
+}
