@@ -361,7 +361,7 @@ class Engine:
     def _hand_out(self, batch: "_Batch", output: Any, now: float) -> None:
         """Give each wanted row its token. Slots whose request ended earlier in the same submit are skipped."""
         tokens, logprobs, top_ids, top_logprobs = output
-        ends, decoding = self.tokenizer.eos_ids, batch.step.decode_only
+        ends, decoding, context = self.tokenizer.eos_ids, batch.step.decode_only, self.context
         for i, slot in enumerate(batch.slots):
             request = slot.request
             if request is None:
@@ -372,19 +372,25 @@ class Engine:
                 self._release(slot)
                 request.fail(error)
                 continue
+            ids, made = slot.ids, request.token_ids
             if decoding:
-                slot.computed = len(slot.ids)
-            slot.ids.append(token)
-            top: tuple[tuple[int, float], ...] = ()
-            if request.top:
-                top = tuple(zip(top_ids[i][: request.top], top_logprobs[i][: request.top], strict=True))
-            if request.take(token, logprobs[i], top, now):
-                self._finish(slot, "stop", stopped=True)
-            elif token in ends and not request.ignore_eos:
+                slot.computed = len(ids)
+            ids.append(token)
+            made.append(token)
+            request.logprobs.append(logprobs[i])
+            request.times.append(now)
+            if request.watched:  # else its text is put together once, at the end
+                top: tuple[tuple[int, float], ...] = ()
+                if request.top:
+                    top = tuple(zip(top_ids[i][: request.top], top_logprobs[i][: request.top], strict=True))
+                if request.watch(token, logprobs[i], top, now):
+                    self._finish(slot, "stop", stopped=True)
+                    continue
+            if token in ends and not request.ignore_eos:
                 self._finish(slot, "stop")
-            elif len(request.token_ids) >= request.max_tokens:
+            elif len(made) >= request.max_tokens:
                 self._finish(slot, "length")
-            elif len(slot.ids) > self.context:
+            elif len(ids) > context:
                 self._finish(slot, "context")
 
     def _finish(self, slot: Slot, reason: str, *, stopped: bool = False) -> None:

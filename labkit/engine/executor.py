@@ -164,6 +164,7 @@ class Executor:
         self.counts = pool.buffer(counts_op.counts_bytes(self.slots, c.vocab), label="token counts").fill(0)
         self.stops = pool.buffer(advance_op.pack_stops(list(stop_ids)[: advance_op.MAX_STOPS]), label="stop ids")
         self.control = pool.buffer(np.zeros(advance_op.CONTROL_WORDS, np.uint32), kind="upload", label="step counter")
+        self._steps_done = self.control.array(np.uint32)
         self.out_ring = pool.buffer(advance_op.ring_bytes(RING, wanted), kind="readback", label="tokens out")
         self.top_ring = pool.buffer(
             advance_op.top_ring_bytes(RING, wanted, top_op.MAX_TOP), kind="readback", label="top out"
@@ -247,7 +248,7 @@ class Executor:
         self._written = None
         if not wanted:
             return []
-        first = int(self.control.array(np.uint32)[0]) - times  # the device counts its steps
+        first = int(self._steps_done[0]) - times  # the device counts its steps
         if step.decode_only:
             self._written = step.later(times)
         if wanted not in self._rings:

@@ -144,6 +144,7 @@ class Request:
             top,
         )
         self.streaming = streaming
+        self.watched = streaming or bool(stop) or top > 0  # each token is looked at as it comes
         self.events: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
         self.done = threading.Event()
         self.cancelled = False
@@ -160,23 +161,23 @@ class Request:
         self.held = ""  # text that could still become part of a stop string
         self.detokeniser: Any = None
 
-    def take(self, token_id: int, logprob: float, top: tuple[tuple[int, float], ...], now: float) -> bool:
-        """Append one token; True when a stop string was completed by it (the text is then cut before it)."""
-        self.token_ids.append(token_id)
-        self.logprobs.append(logprob)
-        self.times.append(now)
+    def watch(self, token_id: int, logprob: float, top: tuple[tuple[int, float], ...], now: float) -> bool:
+        """Text, events and log-probabilities of the token just appended, for a request that is `watched`.
+
+        True when a stop string was completed by it (the text is then cut before it).
+        """
         if self.top:
             self.tops.append(top)
         piece = self.detokeniser.push(token_id)
         stopped = False
         if self.stop:
-            piece, stopped = self._watch(piece)
+            piece, stopped = self._look_for_stop(piece)
         self.pieces.append(piece)
         if self.streaming:
             self.events.put(Token(token_id, piece, logprob, top, now))
         return stopped
 
-    def _watch(self, piece: str) -> tuple[str, bool]:
+    def _look_for_stop(self, piece: str) -> tuple[str, bool]:
         """What of held + piece may be shown, and whether a stop string lies in it."""
         text = self.held + piece
         found = [at for at in (text.find(s) for s in self.stop) if at >= 0]
@@ -194,6 +195,9 @@ class Request:
 
     def finish(self, reason: str, *, stopped: bool = False) -> None:
         """Make the completion and wake the caller."""
+        if not self.watched:
+            push = self.detokeniser.push
+            self.pieces = [push(token) for token in self.token_ids]
         rest = "" if stopped else self.held + self.detokeniser.flush()
         self.pieces.append(rest)
         self.completion = Completion(

@@ -100,9 +100,9 @@ def _lanes(device: Device, rows: int, k: int) -> Lanes:
 
 
 def _matvec(rows: int, many: bool) -> Matvec:
+    """Teams are always 16: the order of sums depends on their number."""
     cols = _columns(rows)
-    tiles = 2 if many else 1
-    return Matvec(cols, tiles, 16 if cols <= 4 else 8, 2 if cols == 1 else 1)
+    return Matvec(cols, 2 if many and cols <= 4 else 1, 16, 2 if cols == 1 else 1)
 
 
 def _coopmat(layout: str, rows: int, many: bool, swiglu: bool, size: int, subgroup: int) -> Coopmat:

@@ -1,39 +1,13 @@
 """Fixtures of the engine tests: the tiny models with their transformers references, and engines over them."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tiny_models import Tiny, words
 
 from labkit.engine.engine import Engine
-from labkit.models.model import Model
 from labkit.vulkan.device import Device
-
-TINY = Path(__file__).resolve().parents[1] / "data" / "tiny"
-FILES = sorted(path.stem for path in TINY.glob("*.gguf"))
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """In float64, over the last axis."""
-    x = logits.astype(np.float64)
-    x = x - x.max(axis=-1, keepdims=True)
-    out: np.ndarray = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
-    return out
-
-
-class Tiny:
-    """One tiny model with what transformers says of it: prompt, greedy ids, logits [24, vocab] behind each."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.path = name, TINY / f"{name}.gguf"
-        self.model = Model(self.path)
-        with np.load(TINY / f"{name}.npz") as reference:
-            self.prompt = reference["prompt"].tolist()
-            self.greedy = reference["greedy"].tolist()
-            self.logits, self.gap = reference["step_logits"], reference["gap"]
-        self.logprobs = log_softmax(self.logits)  # [24, vocab]
 
 
 @pytest.fixture(scope="session")
@@ -65,12 +39,6 @@ def engines(device: Device, tiny: Callable[[str], Tiny]) -> Iterator[Callable[..
         engine.executor.pool.check_guards()
         engine.weights.pool.check_guards()
         engine.close()
-
-
-def words(seed: int, length: int, vocabulary: int = 515) -> list[int]:
-    """Random token ids, none of them special."""
-    ids: list[int] = np.random.default_rng(seed).integers(6, vocabulary, length).tolist()
-    return ids
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from conftest import FILES, words
+from tiny_models import FILES, words
 
 from labkit.engine.engine import Engine
 from labkit.engine.executor import padded, split_bucket
@@ -62,6 +62,7 @@ def test_scratch_for_attention_is_enough_at_every_depth(tiny, device, monkeypatc
     with Engine(truth.model, device, **EXACT | {"context": 1024}) as engine:
         want = engine.generate([prompt], max_tokens=4, ignore_eos=True)[0]
     monkeypatch.setattr(executor_module, "SCRATCH_ROW_SPLITS", 56)
+    monkeypatch.setattr(executor_module, "rows_limit", lambda device, slots: 32)
     with Engine(truth.model, device, **EXACT | {"context": 1024}) as engine:
         got = engine.generate([prompt] * 4, max_tokens=4, ignore_eos=True)
         assert max(step.rows for step in engine.steps) == 8  # 6 pages: 56 // 6 rows, programs are for powers of two

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import FILES, words
+from tiny_models import FILES, words
 
 from labkit.engine.engine import Engine
 

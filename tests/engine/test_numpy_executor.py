@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import FILES
+from tiny_models import FILES
 
 from labkit.engine.numpy_executor import NumpyExecutor
 

@@ -6,14 +6,14 @@ import time
 
 import numpy as np
 import pytest
-from conftest import words
+from tiny_models import words
 
 from labkit.engine.request import Stream
 from labkit.engine.sampling import Sampling
 from labkit.errors import EngineError, ParameterError
 
 pytestmark = pytest.mark.quick
-OPTIONS = {"slots": 4, "context": 128}
+OPTIONS = {"slots": 4, "context": 128, "arithmetic": "exact"}  # ids are compared across widths
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_a_hostile_or_broken_template_fails_in_one_line(source: str) -> None:
 
 
 def test_an_endless_template_is_ended_and_the_next_rendering_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("labkit.models.chat.SECONDS", 0.5)
+    monkeypatch.setattr("labkit.models.chat.SECONDS", 2.0)
     chat = template(
         "{% if messages[0].content == 'loop' %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}"
         "{% endfor %}{% endif %}done"
@@ -113,7 +113,7 @@ def test_an_endless_template_is_ended_and_the_next_rendering_works(monkeypatch: 
     start = time.perf_counter()
     with pytest.raises(ModelError, match="did not end in"):
         chat.render([{"role": "user", "content": "loop"}])
-    assert time.perf_counter() - start < 8
+    assert time.perf_counter() - start < 10
     assert chat.render(USER) == "done"
 
 

@@ -36,7 +36,7 @@ def test_the_kernel_equals_the_reference(device, rows, width):
     assert error(rms_norm(device, x, weight, 1e-5), reference(x, weight, 1e-5)) < TOLERANCE
 
 
-@pytest.mark.parametrize("scale", [1.5e-38, 1e-30, 1e-10, 1e10, 1e17])
+@pytest.mark.parametrize("scale", [1e-35, 1e-30, 1e-10, 1e10, 1e17])
 def test_large_and_tiny_rows_are_right(device, scale):
     x, weight = (draw(3, 64) * np.float32(scale)).astype(np.float32), np.ones(64, np.float32)
     got, want = rms_norm(device, x, weight, 1e-5), reference(x, weight, 1e-5)

@@ -60,7 +60,7 @@ class Machine:
             patch.delenv(name, raising=False)
         patch.setattr(debian, "_run", self.run)
         patch.setattr(host, "loader", lambda: "libvulkan.so.1" if self.driver else None)
-        patch.setattr(host, "manifests", lambda: ["lvp_icd.json"] if self.driver else [])
+        patch.setattr(host, "manifests", lambda *_: ["lvp_icd.json"] if self.driver else [])
         patch.setattr(host, "pci_gpus", list)
         patch.setattr(host, "os_release", lambda *_: {"ID": "debian", "VERSION_CODENAME": "bookworm"})
         patch.setattr(debian, "mirrors", lambda: ["http://mirror.example/debian"])
