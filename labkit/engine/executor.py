@@ -101,8 +101,8 @@ def split_bucket(depth: int) -> int:
 
 
 def rows_limit(device: Device, slots: int) -> int:
-    """Rows a step may hold: a prompt chunk of 32 on a CPU driver, 512 on a GPU, and never fewer than the slots."""
-    return max(padded(slots), 32 if device.is_cpu else 512)
+    """Rows a step may hold: a prompt chunk of 32 on a CPU driver, 512 on a GPU, and room for one beside all slots."""
+    return max(2 * padded(slots), 32 if device.is_cpu else 512)
 
 
 def working_bytes(config: ModelConfig, device: Device, slots: int, context: int) -> int:

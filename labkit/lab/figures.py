@@ -74,12 +74,13 @@ def scaling(
     ceiling: Ceiling | None = None,
     x_title: str | None = None,
     y_title: str | None = None,
+    log_y: bool = False,
 ) -> "go.Figure":
     """How `y` grows with the knob `x`: every repetition as a point, the geometric mean as a line with 95 % intervals.
 
     `table` is tidy (`run.table()`: `x` is a knob in its `cell` column and `y` a metric) or wide (`x`, `y` and `series`
-    are columns). `series` names the knob that tells lines apart. x is logarithmic when it spans 8× or more, y starts at
-    zero. ParameterError when there is no such column, knob or metric."""
+    are columns). `series` names the knob that tells lines apart. x is logarithmic when it spans 8× or more; y starts at
+    zero, or is logarithmic with `log_y`, where a rate in proportion to x is a straight line. ParameterError when there is no such column, knob or metric."""
     import plotly.graph_objects as go
 
     groups = group(table, x, y, series)
@@ -93,6 +94,10 @@ def scaling(
     if ticks[0] > 0 and ticks[-1] / ticks[0] >= 8:
         figure.update_xaxes(type="log")
     figure.update_yaxes(title_text=y_title or label(y))
+    if log_y:
+        if any(value <= 0 for points in groups.values() for values in points.values() for value in values):
+            raise ParameterError(f"a logarithmic axis needs positive values, and {y} has others")
+        figure.update_yaxes(type="log", rangemode="normal", dtick="D2", tickformat="~g")
     return claim(figure, title, subtitle)
 
 

@@ -177,3 +177,11 @@ def test_a_png_is_drawn_at_the_size_asked_for_on_white(tmp_path: Path) -> None:
     assert struct.unpack(">II", content[16:24]) == (800, 600)
     assert [path.name for path in target.parent.iterdir()] == ["figure.png"]
     assert "paper_bgcolor" not in json.loads((tmp_path / "figure.json").read_text())["layout"]
+
+
+def test_a_logarithmic_rate_needs_positive_samples():
+    table = {"x": [1, 2, 4], "y": [1.0, 2.0, 4.0]}
+    figure = figures.scaling(table, "x", "y", title="t", log_y=True)
+    assert figure.layout.yaxis.type == "log"
+    with pytest.raises(ParameterError, match="logarithmic axis needs positive values"):
+        figures.scaling({"x": [1, 2], "y": [0.0, 1.0]}, "x", "y", title="t", log_y=True)
