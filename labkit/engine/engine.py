@@ -325,7 +325,7 @@ class Engine:
         """How many steps to put in one submit: one when a request waits or streams, more when none does."""
         if not batch.step.decode_only or self.scheduler.waiting or batch.streaming:
             return 1
-        left = max(self.scheduler.remaining(slot) for slot in batch.slots)
+        left = min(self.scheduler.remaining(slot) for slot in batch.slots)  # a submit ends with the first stream to end
         seconds = self._step_s.get(width)
         fits = 1 if seconds is None else max(1, int(SUBMIT_TARGET_S / max(seconds, 1e-6)))
         return max(1, min(RING, left, fits))

@@ -114,7 +114,8 @@ def test_a_step_of_32_streams_costs_the_host_little(engine_of):
 def test_the_cost_of_fast_on_the_real_model_is_printed_and_bounded(engine_of):
     prompts = [case["prompt"] for case in REFERENCE["prompts"].values()]
     options = {"max_tokens": 16, "ignore_eos": True}
-    fast = engine_of("fast").generate(prompts, **options)
+    fast_engine = engine_of("fast")
+    fast = fast_engine.generate(prompts, **options)
     sure = engine_of("exact").generate(prompts, **options)
     costs = []
     for got, want in zip(fast, sure, strict=True):
@@ -124,8 +125,10 @@ def test_the_cost_of_fast_on_the_real_model_is_printed_and_bounded(engine_of):
             costs.append(abs(x - y))
     print(f"fast against exact over {len(costs)} tokens: mean {np.mean(costs):.1e}, most {max(costs):.1e}")
     assert len(costs) >= 24
-    assert np.mean(costs) < 1e-2
-    assert max(costs) < 1e-1
+    # a GPU rounds activations to int8 in blocks of 32 (few rows) or to float16; the CPU driver's cut rounds nothing
+    mean, most = (1e-2, 1e-1) if fast_engine.device.is_cpu else (5e-2, 5e-1)
+    assert np.mean(costs) < mean
+    assert max(costs) < most
 
 
 def test_dispatches_of_a_step_are_as_many_at_32_streams_as_at_one(engine_of):
