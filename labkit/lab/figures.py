@@ -80,7 +80,8 @@ def scaling(
 
     `table` is tidy (`run.table()`: `x` is a knob in its `cell` column and `y` a metric) or wide (`x`, `y` and `series`
     are columns). `series` names the knob that tells lines apart. x is logarithmic when it spans 8× or more; y starts at
-    zero, or is logarithmic with `log_y`, where a rate in proportion to x is a straight line. ParameterError when there is no such column, knob or metric."""
+    zero, or is logarithmic with `log_y`, where a rate in proportion to x is a straight line. ParameterError when there
+    is no such column, knob or metric."""
     import plotly.graph_objects as go
 
     groups = group(table, x, y, series)
