@@ -82,6 +82,8 @@ def _complete(prompt: str, *, as_json: bool, raw: bool, system: str | None, o: d
         raise ParameterError("--system needs the chat template; leave out --raw")
     if not text or (not raw and not text.strip()):
         raise ParameterError("the prompt is empty: give some text, or - for standard input")
+    if o["logprobs"] < 0:
+        raise ParameterError(f"logprobs={o['logprobs']} is not a number of tokens from 0")
     if o["max_tokens"] < 1:
         raise ParameterError(f"-n {o['max_tokens']} is not a positive number of tokens")
     with Model(o["model"]) as model:
@@ -101,6 +103,8 @@ def _complete(prompt: str, *, as_json: bool, raw: bool, system: str | None, o: d
                 done = engine.generate([ids], logprobs=o["logprobs"], **options)[0]
                 click.echo(json.dumps(_report(engine, done, o), ensure_ascii=False))
                 return
+            if len(ids) > 256 and sys.stderr.isatty():
+                click.echo(f"reading {len(ids)} tokens of prompt ...", err=True)
             first = last = None
             count = 0
             for token in engine.stream(ids, **options):

@@ -33,7 +33,7 @@ def command(
     from labkit.lab.driver import run_experiment, stored_experiment, stored_overrides
     from labkit.lab.lab import Lab
     from labkit.lab.parameters import set_parameters
-    from labkit.lab.record import EXIT_CODES
+    from labkit.lab.record import exit_code
     from labkit.lab.settle import report, settle
 
     lab = Lab()
@@ -56,4 +56,4 @@ def command(
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)
-    sys.exit(EXIT_CODES[run.record.state])
+    sys.exit(exit_code(run.record, run.folder))

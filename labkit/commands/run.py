@@ -52,7 +52,7 @@ def command(
     """
     from labkit.lab.experiments import find_experiment
     from labkit.lab.lab import Lab
-    from labkit.lab.record import EXIT_CODES
+    from labkit.lab.record import exit_code
     from labkit.lab.settle import report, settle
 
     lab = Lab()
@@ -82,7 +82,7 @@ def command(
     report(lab.root, run.folder, settled)
     if as_json:
         click.echo(run.record.to_json(), nl=False)
-    if (code := EXIT_CODES[run.record.state]) != 0:
+    if (code := exit_code(run.record, run.folder)) != 0:
         sys.exit(code)
     if any(line.startswith("no ledger entry") for line in settled.trouble):
         sys.exit(2)

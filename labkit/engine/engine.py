@@ -2,7 +2,6 @@
 
 import atexit
 import html
-import math
 import operator
 import threading
 import time
@@ -19,7 +18,7 @@ from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
 from labkit.errors import DeviceError, EngineError, LabError, ParameterError
 from labkit.models.model import Model
-from labkit.models.shapes import AnyModel
+from labkit.models.shapes import AnyModel, ShapeModel
 from labkit.vulkan.device import Device
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
@@ -34,6 +33,8 @@ _devices_lock = threading.Lock()
 
 def default_device(selector: int | str | None = None) -> Device:
     """The process's shared device for `selector`, opened on first use, so that engines can share weights."""
+    if selector is not None and not isinstance(selector, int | str):
+        raise ParameterError(f"device={selector!r} is not a Device, an index, a part of a name, cpu or gpu")
     with _devices_lock:
         device = _devices.get(selector)
         if device is None or device.closed:
@@ -99,6 +100,8 @@ class Engine:
             raise ParameterError(f"kv={kv!r} is not one of f16, f32")
         if arithmetic not in ("exact", "fast"):
             raise ParameterError(f"arithmetic={arithmetic!r} is not one of exact, fast")
+        if not isinstance(model, str | Model | ShapeModel):
+            raise ParameterError(f"model={model!r} is not a Model, a catalogue name or a path")
         self.model: AnyModel = Model(model) if isinstance(model, str) else model
         if context > self.model.config.context:
             raise ParameterError(
@@ -219,6 +222,8 @@ class Engine:
         """Token ids of a prompt; special tokens in text are parsed. Raises ParameterError when it is empty or off."""
         if isinstance(prompt, str):
             ids = self.tokenizer.encode(prompt, special=True, bos=self.tokenizer.add_bos)
+        elif isinstance(prompt, bytes) or (isinstance(prompt, Sequence) and any(isinstance(i, bool) for i in prompt)):
+            raise ParameterError(f"a prompt is {PROMPT_TYPES}, not {prompt!r:.40}")
         else:
             try:
                 ids = [operator.index(i) for i in prompt]
@@ -244,6 +249,8 @@ class Engine:
     ) -> Request:
         _whole("max_tokens", max_tokens, 1, 1 << 30)
         _whole("logprobs", logprobs, 0, MAX_TOP)
+        if stop is not None and not isinstance(stop, str | Sequence):
+            raise ParameterError(f"stop={stop!r}: stop strings are a text or a list of texts")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         if any(not isinstance(s, str) or not s for s in stops):
             raise ParameterError(f"stop={stop!r}: stop strings are non-empty texts")
@@ -541,8 +548,7 @@ def _known(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _whole(name: str, value: Any, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        shown = value if not isinstance(value, float) or math.isfinite(value) else repr(value)
-        raise ParameterError(f"{name}={shown} is not a whole number from {least} to {most}")
+        raise ParameterError(f"{name}={value!r} is not a whole number from {least} to {most}")
 
 
 __all__ = ["Completion", "DeviceError", "Engine", "Generation", "Sampling", "StepRecord", "Token", "default_device"]

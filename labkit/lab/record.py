@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,6 +28,23 @@ EXIT_CODES: dict[str, int] = {
     "crashed": 4,
     "timed-out": 5,
 }
+
+
+def was_refused(record: "RunRecord", folder: Path) -> bool:
+    """Whether the notebook turned down what it was given, by an error of labkit's own, before anything was measured."""
+    import labkit.errors
+
+    named = re.match(r"cell \d+ failed: (\w+): ", record.reason or "")
+    kind = getattr(labkit.errors, named.group(1), None) if named and record.state == "failed" else None
+    if not (isinstance(kind, type) and issubclass(kind, labkit.errors.LabError)):
+        return False
+    samples = folder / "measurements.csv"
+    return not samples.exists() or len(samples.read_text(encoding="utf-8").splitlines()) <= 1
+
+
+def exit_code(record: "RunRecord", folder: Path) -> int:
+    """The exit code of a run: that of its state, or 2 where what it was given was refused."""
+    return 2 if was_refused(record, folder) else EXIT_CODES[record.state]
 
 
 def utc_now() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.lab.record import RunRecord, read_record
+from labkit.lab.record import RunRecord, read_record, was_refused
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def draw_picture(root: Path, folder: Path, record: RunRecord) -> Path | None:
     from labkit.lab import figures
 
     target = root / "figures" / f"{record.experiment}.png"
+    if target.exists() and (record.verdict or {}).get("strength") == "look":
+        return None  # a look does not take the place of a result's picture; its page shows its own
     target.parent.mkdir(exist_ok=True)
     if not figures.write_png(figure, target):
         raise LabError("drawing a PNG needs Chrome or Chromium, and none was found; the page draws the figure anyway")
@@ -100,7 +102,7 @@ def report(root: Path, folder: Path, settled: Settled) -> None:
         lines.append(f"  page    {shown(settled.page)}")
     if settled.events:
         lines.append(f"  ledger  {shown(root / 'FINDINGS.md')}")
-    lines.append(f"next: {next_step(record)}")
+    lines.append(f"next: {next_step(record, folder)}")
     print("\n".join(lines), file=sys.stderr)
 
 
@@ -111,12 +113,14 @@ def verdict_line(record: RunRecord) -> str:
     return f"{outcome}: {words}" if words else outcome
 
 
-def next_step(record: RunRecord) -> str:
+def next_step(record: RunRecord, folder: Path) -> str:
     """The command that most likely follows."""
     if record.state == "completed":
         return "./lab notebook to look into it, ./lab publish to share it"
     if record.state in ("killed", "timed-out", "crashed"):
         return f"./lab run --resume {record.id} measures what is missing"
+    if was_refused(record, folder):
+        return f"./lab rerun {record.id} -p NAME VALUE, with a value that is accepted"
     return f"./lab rerun {record.id} once the notebook is put right"
 
 

@@ -246,6 +246,8 @@ def select(devices: list[DeviceInfo], selector: int | str | None) -> DeviceInfo:
             "no Vulkan device was found: install a driver (mesa-vulkan-drivers for the CPU); see `lab doctor`"
         )
     chosen: list[DeviceInfo]
+    if selector is not None and (isinstance(selector, bool) or not isinstance(selector, int | str)):
+        raise ParameterError(f"device {selector!r} is not an index, a part of a name, cpu or gpu")
     if isinstance(selector, str):
         selector = selector.strip()
     if selector is None or selector == "":

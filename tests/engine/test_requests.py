@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tiny_models import words
 
+from labkit.engine.engine import Engine
 from labkit.engine.request import Stream
 from labkit.engine.sampling import Sampling
 from labkit.errors import EngineError, ParameterError
@@ -431,3 +432,21 @@ def test_logits_that_are_not_numbers_end_the_request_in_one_line(tiny, device, t
             with pytest.raises(EngineError, match=r"not numbers"):
                 list(engine.stream(truth.prompt, max_tokens=5))
             assert idle(engine)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda e: e.generate([b"abc"]), "a prompt is"),
+        (lambda e: e.generate([[True, 3]]), "a prompt is"),
+        (lambda e: e.generate(["x"], stop=3), "stop=3"),
+        (lambda e: Engine(3, e.device), "model=3"),
+        (lambda e: Engine(e.model, object()), "device=<object"),
+        (lambda e: Engine(e.model, e.device, slots="x"), "slots='x'"),
+    ],
+)
+def test_things_of_the_wrong_kind_are_refused_in_one_line(engine, call, told):
+    with pytest.raises(ParameterError) as caught:
+        call(engine)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
