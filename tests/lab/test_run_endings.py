@@ -197,15 +197,14 @@ def test_a_runs_notebook_is_whole_json_whenever_it_is_read(lab: ThrowawayLab) ->
     run = lab.start("sweep", "-p", "pause_s", "0.15")
     reads = 0
     while run.process.poll() is None:
-        for notebook in lab.runs.glob("*/notebook.ipynb"):
-            try:
-                text = notebook.read_text()
-            except FileNotFoundError:  # renamed in between
-                continue
-            assert json.loads(text)["nbformat"] == 4
-            reads += 1
-        for record in lab.runs.glob("*/run.json"):
-            assert json.loads(record.read_text())["experiment"] == "sweep"
+        for name, field, want in (("notebook.ipynb", "nbformat", 4), ("run.json", "experiment", "sweep")):
+            for path in lab.runs.glob(f"*/{name}"):
+                try:
+                    text = path.read_text()
+                except FileNotFoundError:  # its folder was renamed in between
+                    continue
+                assert json.loads(text)[field] == want
+                reads += 1
     assert run.end()[0] == 0
     assert reads > 100
 
