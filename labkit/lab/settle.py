@@ -120,7 +120,9 @@ def next_step(record: RunRecord, folder: Path) -> str:
     if record.state in ("killed", "timed-out", "crashed"):
         return f"./lab run --resume {record.id} measures what is missing"
     if was_refused(record, folder):
-        return f"./lab rerun {record.id} -p NAME VALUE, with a value that is accepted"
+        if "ParameterError" in record.reason:
+            return f"./lab rerun {record.id} -p NAME VALUE, with a value that is accepted"
+        return f"./lab rerun {record.id} once what it says is put right"
     return f"./lab rerun {record.id} once the notebook is put right"
 
 

@@ -237,7 +237,7 @@ def test_a_second_timed_run_waits_for_the_device_or_refuses(lab: ThrowawayLab, m
     monkeypatch.setenv("XDG_RUNTIME_DIR", lab.environment["XDG_RUNTIME_DIR"])
     with device_lock("u-7", "batch-decode", wait=False):
         refused = lab.run("sweep", "-p", "device_uuid", "u-7", "--no-wait")
-        assert refused.returncode == 1
+        assert refused.returncode == 2
         assert f"in use by batch-decode (process {os.getpid()}" in refused.stderr
         waiting = lab.start("sweep", "-p", "device_uuid", "u-7")
         assert waiting.process.stderr is not None

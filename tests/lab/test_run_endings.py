@@ -48,7 +48,7 @@ def test_a_run_that_goes_well_is_completed_judged_entered_and_shown(lab: Throwaw
 
 
 def test_a_kernel_killed_from_outside_is_a_crash_within_seconds(lab: ThrowawayLab) -> None:
-    run = lab.start("trouble", "-p", "trouble", "hang").wait_for("before the trouble")
+    run = lab.start("trouble", "-p", "trouble", "hang").wait_for("before the trouble", saved=True)
     begin = time.monotonic()
     run.kill("kernel")
     code, errors = run.end()
