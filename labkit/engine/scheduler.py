@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from labkit.engine.request import Request
-
-ACTIVE, PROMPT = 1, 2  # row flags
+from labkit.ops.rows import ACTIVE, PROMPT
 
 
 @dataclass

@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.engine.sampling import IGNORE_EOS
 from labkit.errors import ParameterError
-from labkit.ops.counts import ACTIVE, PROMPT, ROW_WORDS
+from labkit.ops.rows import ACTIVE, PROMPT, ROW_WORDS
 from labkit.ops.sample import CHOSEN_WORDS, LIVE, NOT_FINITE
 from labkit.ops.top_logprobs import NONE
 from labkit.vulkan.device import Device

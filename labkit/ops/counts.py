@@ -6,12 +6,11 @@ counts is uint32 [slots][vocab]: the low 16 bits count generated tokens (`advanc
 import numpy as np
 
 from labkit.errors import ParameterError
+from labkit.ops.rows import ACTIVE, PROMPT, ROW_WORDS
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer
 from labkit.vulkan.program import Program
 
-ROW_WORDS = 8
-ACTIVE, PROMPT = 1, 2  # flags of a row
 SEEN_IN_PROMPT = 1 << 31
 
 

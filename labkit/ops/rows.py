@@ -8,6 +8,7 @@ from labkit.vulkan.memory import Buffer, Range
 
 ROW_WORDS = 8  # uint32 a row: token, slot, position, flags, remaining, 0, 0, 0
 ACTIVE = 1  # bit of flags: the row takes part; without it no cache page and no counter is touched
+PROMPT = 2  # bit of flags: the token is the prompt's, and penalties are to know it
 PADDING = 0xFFFFFFFF  # in a list of row indices: no row
 
 
