@@ -16,6 +16,7 @@ from labkit.lab.progress import ProgressDisplay, write_progress
 from labkit.lab.record import (
     Check,
     RunRecord,
+    State,
     canonical_cell,
     exclusive,
     plain_value,
@@ -210,6 +211,14 @@ class Run:
         if not self.attached:
             self._close("completed", "concluded by hand")
         return self
+
+    def end(self, state: State, reason: str = "", figure: Any = None) -> Path | None:
+        """Closes a run that a command made, in whatever state it ended; its final folder, None when it stored nothing."""
+        path = self._open()
+        if figure is not None:
+            store_figure(path, figure)
+        self._close(state, self._redactor.text(reason))
+        return self._path
 
     def close(self) -> None:
         """Ends a run by hand that is not concluded; one that stored nothing leaves nothing."""

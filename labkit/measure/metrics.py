@@ -165,6 +165,14 @@ define(
     "FLOPs of the program / seconds / 1e9", timed=True,
 )  # fmt: skip
 define(
+    "matrix_gflop_s", "GFLOP/s", "higher", "the device's ceiling: rate of a checked loop of matrix products in registers",
+    "FLOPs of the loop / seconds / 1e9, median of repeats", timed=True,
+)  # fmt: skip
+define(
+    "share_of_matrix_rate", "1", "higher", "achieved arithmetic as a share of the device's measured ceiling",
+    "achieved_gflop_s / matrix_gflop_s", timed=True,
+)  # fmt: skip
+define(
     "device_bytes", "bytes", "lower", "device memory held by weights, KV cache and working buffers", "sum of buffers"
 )
 
@@ -177,6 +185,9 @@ define(
 
 # Energy
 define("power_w", "W", "lower", "mean power of the device during the measured window", "mean of telemetry samples")
+define("core_mhz", "MHz", "none", "clock of the device's shader cores during the window", "mean of telemetry samples")
+define("memory_mhz", "MHz", "none", "clock of the device's memory during the window", "mean of telemetry samples")
+define("temperature_c", "°C", "none", "temperature of the device during the window", "mean of telemetry samples")
 define("j_per_token", "J/tok", "lower", "energy of the device a token emitted", "power_w * seconds / emitted tokens")
 
 # Quality and correctness
