@@ -42,7 +42,7 @@ def mirrors(etc: Path = Path("/etc/apt")) -> list[str]:
     return list(dict.fromkeys(uri for uri, suite in found if _SUITES.fullmatch(suite)))
 
 
-def _run(command: list[str], folder: Path | None = None) -> None:
+def run_command(command: list[str], folder: Path | None = None) -> None:
     """Run a command quietly; LabError with the last line of what it said when it fails."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
     try:
@@ -102,10 +102,10 @@ def fetch_compiler(say: Say = print) -> Compiler:
         (folder / "debs").mkdir()
         try:
             say(f"fetching {', '.join(COMPILER_PACKAGES)} of Debian 13 with apt into {target}")
-            _run(["apt-get", *options, "-q", "update"])
-            _run(["apt-get", *options, "-q", "download", *COMPILER_PACKAGES], folder / "debs")
+            run_command(["apt-get", *options, "-q", "update"])
+            run_command(["apt-get", *options, "-q", "download", *COMPILER_PACKAGES], folder / "debs")
             for package in sorted((folder / "debs").glob("*.deb")):
-                _run(["dpkg-deb", "-x", str(package), str(folder / "root")])
+                run_command(["dpkg-deb", "-x", str(package), str(folder / "root")])
         except LabError as error:
             raise ShaderError(f"the pinned compiler could not be fetched: {error}") from None
         command = unpacked_command(folder / "root")
@@ -126,10 +126,10 @@ def fetch_compiler(say: Say = print) -> Compiler:
 def _install_stock(say: Say) -> None:
     say(f"installing the software Vulkan driver: apt-get install {' '.join(DRIVER_PACKAGES)}")
     try:
-        _run(["apt-get", "-q", "update"])
+        run_command(["apt-get", "-q", "update"])
     except LabError as error:
         say(f"apt-get update was not complete ({error}); going on with the lists there are")
-    _run(["apt-get", "-q", "install", "-y", "--no-install-recommends", *DRIVER_PACKAGES])
+    run_command(["apt-get", "-q", "install", "-y", "--no-install-recommends", *DRIVER_PACKAGES])
 
 
 def _install_backport(codename: str, mirror: str, say: Say) -> None:
@@ -137,9 +137,9 @@ def _install_backport(codename: str, mirror: str, say: Say) -> None:
     with tempfile.TemporaryDirectory(prefix="labkit-apt-") as name:
         suites = [codename, f"{codename}-updates", f"{codename}-backports"]
         options = private_apt(Path(name), mirror, suites, system_packages=True)
-        _run(["apt-get", *options, "-q", "update"])
+        run_command(["apt-get", *options, "-q", "update"])
         release = f"{codename}-backports"
-        _run(["apt-get", *options, "-q", "install", "-y", "--no-install-recommends", "-t", release, *DRIVER_PACKAGES])
+        run_command(["apt-get", *options, "-q", "install", "-y", "--no-install-recommends", "-t", release, *DRIVER_PACKAGES])
 
 
 def install_driver(say: Say = print) -> None:

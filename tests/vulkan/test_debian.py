@@ -58,7 +58,7 @@ class Machine:
         self.driver = False
         for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "CONDA_PREFIX", "LABKIT_DEVICE"):
             patch.delenv(name, raising=False)
-        patch.setattr(debian, "_run", self.run)
+        patch.setattr(debian, "run_command", self.run)
         patch.setattr(host, "loader", lambda: "libvulkan.so.1" if self.driver else None)
         patch.setattr(host, "manifests", lambda *_: ["lvp_icd.json"] if self.driver else [])
         patch.setattr(host, "pci_gpus", list)
