@@ -54,7 +54,8 @@ def run_command(command: list[str], folder: Path | None = None) -> None:
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         errors = [line for line in said if line.startswith("E:")] or said[-1:] or ["no message"]
-        raise LabError(f"`{' '.join(word for word in command if not word.startswith('-'))}` failed: {errors[0]}")
+        shown = [word for word in command if not word.startswith("-") and "::" not in word]
+        raise LabError(f"`{' '.join(shown)}` failed: {errors[0]}")
 
 
 def private_apt(folder: Path, mirror: str, suites: Iterable[str], *, system_packages: bool) -> list[str]:
