@@ -150,8 +150,10 @@ void main() {
     // Tile i of this subgroup: rows LINE(i) on of the block, of q head HEAD(i) of the group.
 #define LINE(i) ((sg * FR + (i)) / PACK * SIZE)
 #define HEAD(i) (member + (sg * FR + (i)) % PACK)
-    uint sees = 0;  // positions that some row of this subgroup sees
-    [[unroll]] for (uint i = 0; i < FR; i++)
+    // Positions that some row of this subgroup sees. All, where p goes through memory: some drivers let a subgroup's
+    // barrier wait for all subgroups.
+    uint sees = DIRECT ? 0 : last + 1;
+    if (DIRECT) [[unroll]] for (uint i = 0; i < FR; i++)
         if (LINE(i) < count && HEAD(i) < GROUP) sees = first + min(LINE(i) + SIZE, count);
 
 #if defined(KV_F16)
