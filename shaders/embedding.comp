@@ -1,6 +1,6 @@
 // embedding: x[r] = W[token of row r], a pure dequantisation of the resident tiles that a tied LM head reads too.
 //
-// W: [n][k] in resident tiles (include/weights.glsl). rows: uint32 [R][8] (include/rows.glsl). x: float32 [R][x_stride].
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). rows: uint32 [R][8] (include/rows.glsl). x: float32 [R][x_stride].
 // A token that is not below n (a row marked as failed) reads the last row.
 // Grid: x = groups of LOCAL pieces of 8 elements, y = row.
 //
@@ -10,11 +10,18 @@
 // variant q8: -DWEIGHT_Q8
 // variant q4: -DWEIGHT_Q4
 // variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
+// variant q4k: -DWEIGHT_K -DWEIGHT_Q4K
+// variant q5k: -DWEIGHT_K -DWEIGHT_Q5K
+// variant q6k: -DWEIGHT_K -DWEIGHT_Q6K
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #include "buffers.glsl"
+#if defined(WEIGHT_K)
+#include "weights_k.glsl"
+#else
 #include "weights.glsl"
+#endif
 #include "rows.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 32;

@@ -4,7 +4,7 @@
 //   EPILOGUE 1 ADD      y[r][i] = y[r][i] + sum                            (residual, in place)
 //   EPILOGUE 2 SWIGLU   y[r][i / 2] = silu(sum of row i) * (sum of row i + 1)   (W's rows interleave gate and up)
 //
-// W: [n][k] in resident tiles (include/weights.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
 // Grid: x = weight rows in groups of LANES * RPL, y = activation rows in groups of COLS.
 // A workgroup is KSPLIT parts of K, each LANES invocations that own RPL neighbouring weight rows; the parts are summed
 // in fixed order. The order of additions of an element depends on KSPLIT and k alone, never on COLS or on other rows.
@@ -17,13 +17,20 @@
 // variant q8: -DWEIGHT_Q8
 // variant q4: -DWEIGHT_Q4
 // variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
+// variant q4k: -DWEIGHT_K -DWEIGHT_Q4K
+// variant q5k: -DWEIGHT_K -DWEIGHT_Q5K
+// variant q6k: -DWEIGHT_K -DWEIGHT_Q6K
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_clustered : require
 #include "buffers.glsl"
+#if defined(WEIGHT_K)
+#include "weights_k.glsl"
+#else
 #include "weights.glsl"
+#endif
 
 layout(constant_id = 0) const uint COLS = 1;
 layout(constant_id = 1) const uint RPL = 2;
@@ -47,7 +54,7 @@ layout(push_constant, std430) uniform Push {
     uint y_stride;  // in floats
 };
 
-#if defined(WEIGHT_Q4)
+#if defined(WEIGHT_Q4) || defined(WEIGHT_K)
 const bool SCALED = true, OFFSET = true, NIBBLES = true;
 #elif defined(WEIGHT_Q8)
 const bool SCALED = true, OFFSET = false, NIBBLES = false;
@@ -66,7 +73,11 @@ void main() {
     const uint last_tile = (n + TILE - 1) / TILE - 1;
     const uint own = first_row % TILE;                          // RPL divides TILE: a lane's rows share a tile
     const uint base = min(first_row / TILE, last_tile) * blocks;
+#if defined(WEIGHT_K)
+    const float masked_scale = UNMASK(gl_LocalInvocationIndex);
+#else
     const float masked_scale = exp2(-4.0 * float(gl_LocalInvocationIndex & 3));
+#endif
     float sum[RPL][COLS];
     for (uint j = 0; j < RPL; j++)
         for (uint c = 0; c < COLS; c++) sum[j][c] = 0.0;

@@ -6,13 +6,14 @@ import numpy as np
 
 from labkit.engine.weights import ResidentWeights
 from labkit.models.shapes import AnyModel, ShapeModel
+from labkit.ops.layouts import LAYOUTS, TILE
 from labkit.ops.linear import Matrix
-from labkit.ops.weights import LAYOUTS, TILE
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Pool
 
 _NOISE_BYTES = 64 << 20
 _SPREAD = 0.02  # standard deviation of the weights
+_SCALE_BYTES = {"q8": 2, "q4": 2, "q4m": 4, "q4k": 16, "q5k": 16, "q6k": 18}  # of a row's block
 
 
 class RandomWeights(ResidentWeights):
@@ -33,7 +34,7 @@ class RandomWeights(ResidentWeights):
         layout = LAYOUTS[first.type.name]
         n, k = sum(model.tensors[name].shape[0] for name in names), first.shape[1]
         tiles, blocks = -(-n // TILE), -(-k // layout.block)
-        scale_bytes = {"q8": 2, "q4": 2, "q4m": 4}.get(layout.name, 0)
+        scale_bytes = _SCALE_BYTES.get(layout.name, 0)
         code_bytes = first.type.block_bytes * layout.block // first.type.block - scale_bytes
         label = " | ".join(names)
         codes = self.pool.buffer(tiles * blocks * TILE * code_bytes, label=label)
@@ -63,11 +64,20 @@ def _noise(kind: str) -> np.ndarray:
     """A block of valid content for a plane of codes or scales."""
     rng = np.random.default_rng(0)
     layout, plane = kind.split()
+    if plane == "scales" and layout == "q6k":  # [16 rows][16] int8, then a float16 d a row
+        units = rng.integers(0, 256, (1 << 12, 288), dtype=np.uint8)
+        units[:, 256:].view(np.float16)[:] = _SPREAD / (73 * 18.5)
+        return units
+    if plane == "scales" and layout in ("q4k", "q5k"):  # d, d_min and packed six-bit pairs
+        rows = rng.integers(0, 256, (1 << 16, 16), dtype=np.uint8)
+        d = _SPREAD / (36 * (4.6 if layout == "q4k" else 9.2))
+        rows[:, :4].view(np.float16)[:] = d, (7.5 if layout == "q4k" else 15.5) * d
+        return rows
     if plane == "scales":
         step = _SPREAD / {"q8": 73, "q4": 4.6, "q4m": 4.6}[layout]
         d = np.full(1 << 20, step, np.float16)
         return np.stack([d, -7.5 * d], axis=1).astype(np.float16) if layout == "q4m" else d
-    if layout in ("q8", "q4", "q4m"):
+    if layout in _SCALE_BYTES:
         return rng.integers(0, 256, _NOISE_BYTES // 4, dtype=np.uint8)
     values = (rng.standard_normal(_NOISE_BYTES // 8) * _SPREAD).astype(np.float32)
     if layout == "bf16":

@@ -10,7 +10,10 @@ from labkit.models.gguf import Tensor
 from labkit.models.model import Model
 from labkit.models.tensor_types import tensor_type
 
-QUANTS = {"f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1"}
+QUANTS = {
+    "f16": "F16", "bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "q4_1": "Q4_1", "q4_k": "Q4_K", "q5_k": "Q5_K",
+    "q6_k": "Q6_K",
+}  # fmt: skip
 
 
 def _llama(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocab: int, theta: float) -> ModelConfig:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from labkit.models import k_quants
+
 Dequantise = Callable[[np.ndarray], np.ndarray]
 
 
@@ -121,6 +123,32 @@ def _q4_1(blocks: np.ndarray) -> np.ndarray:  # x = d·q + m
     return values
 
 
+def _scaled_min(fields: k_quants.ScaledMin) -> np.ndarray:  # x = (d·scale)·q − d_min·minimum
+    halves = np.ascontiguousarray(fields.halves).view("<f2").astype(np.float32)
+    d, m = halves[:, :1] * fields.scales, halves[:, 1:] * fields.minima
+    values: np.ndarray = d[:, :, None] * fields.codes.astype(np.float32) - m[:, :, None]
+    return values.reshape(-1, 256)
+
+
+@_runnable(12, "Q4_K", 256, 144)
+def _q4_k(blocks: np.ndarray) -> np.ndarray:
+    return _scaled_min(k_quants.q4_k(blocks))
+
+
+@_runnable(13, "Q5_K", 256, 176)
+def _q5_k(blocks: np.ndarray) -> np.ndarray:
+    return _scaled_min(k_quants.q5_k(blocks))
+
+
+@_runnable(14, "Q6_K", 256, 210)
+def _q6_k(blocks: np.ndarray) -> np.ndarray:  # x = (d·scale)·(q − 32)
+    fields = k_quants.q6_k(blocks)
+    d = _half(fields.half) * fields.scales.astype(np.float32)
+    codes = fields.codes.reshape(-1, 16, 16).astype(np.float32) - np.float32(32)
+    values: np.ndarray = d[:, :, None] * codes
+    return values.reshape(-1, 256)
+
+
 # Known by name and size, so that a file holding them is described truly, but not run.
 for _code, _name, _block, _bytes in [
     (6, "Q5_0", 32, 22),
@@ -128,9 +156,6 @@ for _code, _name, _block, _bytes in [
     (9, "Q8_1", 32, 40),
     (10, "Q2_K", 256, 84),
     (11, "Q3_K", 256, 110),
-    (12, "Q4_K", 256, 144),
-    (13, "Q5_K", 256, 176),
-    (14, "Q6_K", 256, 210),
     (15, "Q8_K", 256, 292),
     (16, "IQ2_XXS", 256, 66),
     (17, "IQ2_XS", 256, 74),

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import ParameterError
-from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Cut, Lanes, Matvec, MatvecInt8, choose
+from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Cut, Lanes, Matvec, MatvecInt8, MatvecK, choose
 from labkit.ops.rounding import Rounded, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
@@ -111,6 +111,8 @@ def record(
             record_rounding(program, call.x, rounded, x_stride=x_stride, label=call.label)
         if isinstance(cut, MatvecInt8):
             call.matvec_int8(cut, rounded)
+        elif isinstance(cut, MatvecK):
+            call.matvec_k(cut, rounded)
         else:
             call.coopmat(cut, rounded)
 
@@ -169,7 +171,7 @@ class _Call:
         }  # fmt: skip
         self._dispatch("matvec", constants, self._tile_grid(cut), {"x": self.x, "x_stride": self.x_stride}, [self.x])
 
-    def _tile_grid(self, cut: Matvec | MatvecInt8) -> Grid:
+    def _tile_grid(self, cut: Matvec | MatvecInt8 | MatvecK) -> Grid:
         return -(-self.matrix.n // (16 * cut.tiles)), -(-self.rows // cut.cols)
 
     def matvec_int8(self, cut: MatvecInt8, rounded: Rounded) -> None:
@@ -178,6 +180,14 @@ class _Call:
         }  # fmt: skip
         push = {"x": rounded.data, "x_scales": rounded.scales}
         self._dispatch("matvec_int8", constants, self._tile_grid(cut), push, rounded.ranges)
+
+    def matvec_k(self, cut: MatvecK, rounded: Rounded) -> None:
+        constants: Constants = {
+            "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
+            "TAIL": self.matrix.k % (256 * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe,
+        }  # fmt: skip
+        push = {"x": rounded.data, "x_scales": rounded.scales}
+        self._dispatch("matvec_k_int8", constants, self._tile_grid(cut), push, rounded.ranges)
 
     def coopmat(self, cut: Coopmat, rounded: Rounded) -> None:
         m = self.matrix

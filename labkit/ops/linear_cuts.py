@@ -6,6 +6,7 @@ from labkit.vulkan.device import Device
 
 STEP = {"f32": 8, "f16": 16, "bf16": 16, "q8": 32, "q4": 64, "q4m": 64}  # elements of K a matvec team takes at once
 CODES = ("q8", "q4", "q4m")  # layouts of integer codes with scales
+K_CODES = ("q4k", "q5k", "q6k")  # layouts of super-blocks
 MANY_TILES = 1024  # row tiles from which a matrix fills a device without splitting K much
 
 
@@ -41,6 +42,17 @@ class MatvecInt8:
 
 
 @dataclass(frozen=True)
+class MatvecK:
+    """shaders/matvec_k_int8.comp: a team of 32 takes a super-block of K-quants; activations rounded to int8 in blocks."""
+
+    cols: int
+    tiles: int
+    teams: int
+    unroll: int
+    pipe: bool = False
+
+
+@dataclass(frozen=True)
 class Coopmat:
     """shaders/linear_coopmat.comp: cooperative matrices over activations rounded to float16."""
 
@@ -54,7 +66,7 @@ class Coopmat:
     subgroup: int
 
 
-Cut = Lanes | Matvec | MatvecInt8 | Coopmat
+Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat
 
 
 def subgroup_for_coopmat(device: Device) -> int:
@@ -70,6 +82,8 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if device.is_cpu:
         return _lanes(device, rows, k), "a driver on the CPU"
     many = -(-n // 16) >= MANY_TILES
+    if layout in K_CODES:
+        return _choose_k(device, rows, k, many, exact)
     if exact:
         return _matvec(rows, many), "exact: float32 activations"
     size = device.coopmat_size
@@ -83,6 +97,17 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if not size:
         return _matvec(rows, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
     return _coopmat(layout, rows, many, swiglu, size, subgroup_for_coopmat(device)), ""
+
+
+def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tuple[Cut, str]:
+    if exact:
+        return _lanes(device, rows, k), "exact: float32 activations, which K-quants have no teams for"
+    if not device.has("intdot"):
+        return _lanes(device, rows, k), "the device has no integer dot products (or LABKIT_DISABLE turns them off)"
+    cols, supers = _columns(rows), k // 256
+    teams = next((t for t in (16, 8, 4) if supers % t == 0), 16 if supers > 16 else 8 if supers > 4 else 4)
+    why = "" if rows <= 8 else "K-quants have no cooperative-matrix kernel: 8 rows at a time"
+    return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1), why
 
 
 def _columns(rows: int) -> int:

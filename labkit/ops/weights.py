@@ -1,37 +1,12 @@
 """Resident weight tiles: repacking a file's rows into the device layouts of shaders/include/weights.glsl."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from labkit.errors import ModelError
-
-TILE = 16  # weight rows a tile holds
-
-Packer = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray | None]]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One device layout: `block` elements of a row lie together; `name` is the shader variant that reads it."""
-
-    name: str
-    block: int
-    pack: Packer  # uint8 rows [n, bytes] -> (codes [n, k / block, bytes a block], scales [n, k / block, bytes] or None)
-
-
-LAYOUTS: dict[str, Layout] = {}  # by the file's tensor type
-
-
-def layout(file_type: str, name: str, block: int) -> Callable[[Packer], Packer]:
-    """Register the packer that brings `file_type` rows into layout `name`."""
-
-    def register(pack: Packer) -> Packer:
-        LAYOUTS[file_type] = Layout(name, block, pack)
-        return pack
-
-    return register
+from labkit.ops import weights_k  # noqa: F401  (registers its layouts)
+from labkit.ops.layouts import LAYOUTS, TILE, Planes, layout
 
 
 @dataclass(frozen=True)
@@ -98,25 +73,33 @@ def _q4m(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     return _nibbles(blocks[..., 4:]), blocks[..., :4]
 
 
-def _tiles(planes: np.ndarray) -> np.ndarray:
-    """[n, blocks, bytes] to flat [n / TILE, blocks, TILE, bytes], the last tile padded with zero rows."""
-    n, blocks, nbytes = planes.shape
-    if n % TILE:
-        planes = np.pad(planes, ((0, -n % TILE), (0, 0), (0, 0)))
-    tiled = planes.reshape(-1, TILE, blocks, nbytes).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(tiled).reshape(-1)
+def _tiles(planes: np.ndarray | Planes) -> np.ndarray:
+    """[n, blocks, (groups,) bytes] to flat [n / TILE, blocks, groups, TILE, bytes], the last tile padded with zero rows.
+
+    Several planes lie one behind the other inside a tile's block.
+    """
+    made = []
+    for plane in [planes] if isinstance(planes, np.ndarray) else planes:
+        n, blocks, nbytes = plane.shape[0], plane.shape[1], plane.shape[-1]
+        if n % TILE:
+            plane = np.pad(plane, ((0, -n % TILE), *[(0, 0)] * (plane.ndim - 1)))
+        tiled = plane.reshape(-1, TILE, blocks, plane[0, 0].size // nbytes, nbytes).transpose(0, 2, 3, 1, 4)
+        made.append(tiled.reshape(tiled.shape[0], blocks, -1))
+    return np.ascontiguousarray(made[0] if len(made) == 1 else np.concatenate(made, axis=-1)).reshape(-1)
 
 
 def pack(rows: np.ndarray, file_type: str, k: int) -> PackedWeights:
     """Tiles of `rows`: uint8 [n, bytes of a row of k elements] in the file's own `file_type` blocks.
 
-    Bits per weight stay the file's. Raises ModelError for a type without a layout or k not a multiple of 4.
+    Bits per weight stay the file's. Raises ModelError for a type without a layout, or k that its blocks do not divide.
     """
     if file_type not in LAYOUTS:
         raise ModelError(f"tensor type {file_type} has no device layout; labkit runs {', '.join(LAYOUTS)}")
     if k % 4:
         raise ModelError(f"rows of {k} elements are not a multiple of 4, which the kernels need")
     chosen = LAYOUTS[file_type]
+    if chosen.block == 256 and k % 256:
+        raise ModelError(f"rows of {k} elements are not a multiple of 256, the super-block of {file_type}")
     codes, scales = chosen.pack(np.ascontiguousarray(rows))
     return PackedWeights(chosen.name, rows.shape[0], k, _tiles(codes), None if scales is None else _tiles(scales))
 

@@ -40,8 +40,8 @@ def test_dequantised_values_come_close_to_what_was_quantised(name: str) -> None:
 
 
 def test_a_known_type_that_is_not_run_has_no_dequantiser() -> None:
-    kind = tensor_type("Q4_K")
-    assert (kind.block, kind.block_bytes, kind.runnable, kind.bits_per_weight) == (256, 144, False, 4.5)
-    with pytest.raises(ValueError, match="Q4_K"):
-        kind.dequantise(np.zeros((1, 144), np.uint8))
-    assert runnable_types() == ["F32", "F16", "Q4_0", "Q4_1", "Q8_0", "BF16"]
+    kind = tensor_type("Q3_K")
+    assert (kind.block, kind.block_bytes, kind.runnable, kind.bits_per_weight) == (256, 110, False, 3.4375)
+    with pytest.raises(ValueError, match="Q3_K"):
+        kind.dequantise(np.zeros((1, 110), np.uint8))
+    assert runnable_types() == ["F32", "F16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "BF16"]

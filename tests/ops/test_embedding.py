@@ -75,7 +75,7 @@ def test_wrong_arguments_are_refused_in_one_line(device):
     with pytest.raises(ParameterError, match="0 to 4"):
         embedding(device, np.array([5]), rows, "F32", 32)
     with pytest.raises(ModelError, match="no device layout"):
-        embedding(device, np.array([0]), rows, "Q4_K", 32)
+        embedding(device, np.array([0]), rows, "Q3_K", 32)
     with device.pool() as pool:
         matrix, x, described = (
             upload(pool, pack(rows, "F32", 32)),

@@ -180,6 +180,6 @@ def test_wrong_arguments_are_refused_in_one_line(device):
     with pytest.raises(ModelError, match="multiple of 4"):
         linear(device, np.zeros((1, 6), np.float32), np.zeros((1, 24), np.uint8), "F32")
     with pytest.raises(ModelError, match="no device layout"):
-        pack(np.zeros((1, 18), np.uint8), "Q4_K", 32)
+        pack(np.zeros((1, 18), np.uint8), "Q3_K", 32)
     with pytest.raises(ParameterError, match="epilogue"):
         linear(device, np.zeros((1, 8), np.float32), np.zeros((1, 32), np.uint8), "F32", epilogue="gelu")

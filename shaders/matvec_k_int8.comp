@@ -1,0 +1,208 @@
+// matvec_k_int8: matvec over K-quants, with activations in int8 blocks (quantize_q8.comp) and integer dot products.
+//
+//   q4k, q5k:  y[r][i] = sum over super-blocks of d * (sum over blocks of dx * scale * (sum of qw * qx))
+//                                            - d_min * (sum over blocks of minimum * (dx * sum of qx))
+//   q6k:       y[r][i] = sum over super-blocks of d * (sum over blocks of dx * (scale * sum over 16 + scale' * the others))
+//
+//   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
+//
+// W: [n][k] in resident tiles (include/weights_k.glsl). x, x_scales: of quantize_q8, ORDER 1. y: float32 [rows][y_stride].
+// A team of 32 invocations takes a super-block of a row tile: four times 512 contiguous bytes of codes, 16 an invocation,
+// the first 16 for the even blocks of 32 and the others for the odd ones, with the super-block's scales loaded once. A
+// workgroup is TEAMS teams that take every TEAMS-th super-block, each for TILES row tiles; their sums are added in fixed
+// order at the end. The order of additions of an element depends on TEAMS and k alone.
+// Grid: x = groups of TILES row tiles, y = activation rows in groups of COLS.
+//
+// variant q4k: -DWEIGHT_Q4K
+// variant q5k: -DWEIGHT_Q5K
+// variant q6k: -DWEIGHT_Q6K
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_integer_dot_product : require
+#include "buffers.glsl"
+#include "weights_k.glsl"
+
+layout(constant_id = 0) const uint COLS = 1;
+layout(constant_id = 1) const uint TILES = 2;
+layout(constant_id = 2) const uint TEAMS = 4;
+layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 4) const uint UNROLL = 1;    // super-blocks whose loads are in flight at once
+layout(constant_id = 5) const bool TAIL = false;  // the super-blocks are not a multiple of TEAMS * UNROLL
+layout(constant_id = 6) const bool PIPE = false;  // load the next super-blocks before the last are multiplied
+layout(constant_id = 7) const uint LOCAL = 128;   // 32 * TEAMS
+layout(local_size_x_id = 7, local_size_y = 1, local_size_z = 1) in;
+
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pairs { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
+
+layout(push_constant, std430) uniform Push {
+    Words4 w;
+    Words4 scales;
+    Words4 x;
+    Pairs x_scales;
+    Floats y;
+    uint rows;
+    uint n;
+    uint k;
+    uint y_stride;
+};
+
+shared float parts[TEAMS * 32 * TILES * COLS];
+
+// What an invocation holds of a row's super-block: four blocks of one parity.
+struct Held {
+    uvec4 low[4];
+#if defined(WEIGHT_Q6K)
+    uvec4 top[2];
+    uvec2 scales;
+    uint d;
+#elif defined(WEIGHT_Q5K)
+    uvec4 fifth, scales;
+#else
+    uvec4 scales;
+#endif
+};
+
+Held fetch(uint unit, uint lane) {  // unit: the super-block's index among all
+    Held h;
+    [[unroll]] for (uint j = 0; j < 4; j++) h.low[j] = w.v[unit * (UNIT / 4) + j * 32 + lane];
+#if defined(WEIGHT_Q6K)
+    [[unroll]] for (uint j = 0; j < 2; j++) h.top[j] = w.v[unit * (UNIT / 4) + 128 + j * 32 + lane];
+    h.scales = Words2(scales).v[unit * 36 + lane % 16 * 2 + lane / 16];
+    h.d = Words(scales).v[unit * 72 + 64 + lane % 16 / 2];
+#else
+#if defined(WEIGHT_Q5K)
+    h.fifth = w.v[unit * (UNIT / 4) + 128 + lane];
+#endif
+    h.scales = scales.v[unit * 16 + lane % 16];
+#endif
+    return h;
+}
+
+// Words 2 * i and 2 * i + 1 of block j as bytes: elements 8i + 0 2 4 6, and 1 3 5 7. q6k: four times (code - 32).
+uvec2 bytes8(Held h, uint j, uint i) {
+    const uint word = h.low[j][i];
+#if defined(WEIGHT_Q6K)
+    const uint top = h.top[j / 2][j % 2 * 2 + i / 2];
+    const uint even = i % 2 == 0 ? top << 6 : top << 2, odd = i % 2 == 0 ? top << 4 : top;
+    return uvec2(((word << 2) & 0x3C3C3C3Cu) | (even & 0xC0C0C0C0u), ((word >> 2) & 0x3C3C3C3Cu) | (odd & 0xC0C0C0C0u));
+#elif defined(WEIGHT_Q5K)
+    const uint fifth = h.fifth[j];
+    const uint even = i < 2 ? fifth << (4 - 2 * i) : fifth >> (2 * i - 4);
+    const uint odd = i < 2 ? fifth << (3 - 2 * i) : fifth >> (2 * i - 3);
+    return uvec2((word & 0x0F0F0F0Fu) | (even & 0x10101010u), ((word >> 4) & 0x0F0F0F0Fu) | (odd & 0x10101010u));
+#else
+    return uvec2(word & 0x0F0F0F0Fu, (word >> 4) & 0x0F0F0F0Fu);
+#endif
+}
+
+int dot4(uint a, uint b, int sum) { return sum + dotPacked4x8EXT(int(a), int(b)); }
+int signed_byte(uint word, uint i) { return int(word << (24 - 8 * i)) >> 24; }
+
+void main() {
+    const uint lane = gl_LocalInvocationIndex % 32, team = gl_LocalInvocationIndex / 32;
+    const uint supers = k / 256, last_tile = (n + TILE - 1) / TILE - 1;
+    const uint first_col = gl_WorkGroupID.y * COLS;
+    const uint row = lane % 16, parity = lane / 16;
+    uint base[TILES];
+    for (uint t = 0; t < TILES; t++) base[t] = min(gl_WorkGroupID.x * TILES + t, last_tile) * supers;
+    float sum[TILES][COLS];
+    for (uint t = 0; t < TILES; t++)
+        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
+    Held next[UNROLL * TILES];
+// UNROLL super-blocks from `first`, for each tile; one behind the end repeats the last (its activations count as zeros).
+#define LOAD(first)                                                                      \
+    {                                                                                    \
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {                           \
+            const uint at = (first) + i / TILES * TEAMS;                                 \
+            next[i] = fetch(base[i % TILES] + (TAIL ? min(at, supers - 1) : at), lane);  \
+        }                                                                                \
+    }
+    if (PIPE) LOAD(min(team, supers - 1))
+    for (uint first = team; first < supers; first += TEAMS * UNROLL) {
+        if (!PIPE) LOAD(first)
+        Held held[UNROLL * TILES];
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) held[i] = next[i];
+        if (PIPE && first + TEAMS * UNROLL < supers) LOAD(first + TEAMS * UNROLL)  // in flight while these are multiplied
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            const uint at = first + u * TEAMS;
+            const bool real = !TAIL || at < supers;
+            const uint block = (TAIL ? min(at, supers - 1) : at) * 8 + parity;
+            float part[TILES][COLS];
+            [[unroll]] for (uint t = 0; t < TILES; t++)
+                [[unroll]] for (uint c = 0; c < COLS; c++) part[t][c] = 0.0;
+#if !defined(WEIGHT_Q6K)
+            float least[TILES][COLS];
+            uint scale[TILES], minimum[TILES];  // a byte a block
+            [[unroll]] for (uint t = 0; t < TILES; t++) {
+                [[unroll]] for (uint c = 0; c < COLS; c++) least[t][c] = 0.0;
+                const uvec4 s = held[u * TILES + t].scales;
+                scale[t] = parity == 0 ? s.y & 0x3F3F3F3Fu : (s.w & 0x0F0F0F0Fu) | ((s.y >> 2) & 0x30303030u);
+                minimum[t] = parity == 0 ? s.z & 0x3F3F3F3Fu : ((s.w >> 4) & 0x0F0F0F0Fu) | ((s.z >> 2) & 0x30303030u);
+            }
+#endif
+            [[unroll]] for (uint j = 0; j < 4; j++) {
+                uint codes[TILES][8];
+                [[unroll]] for (uint t = 0; t < TILES; t++)
+                    [[unroll]] for (uint i = 0; i < 4; i++) {
+                        const uvec2 pair = bytes8(held[u * TILES + t], j, i);
+                        codes[t][2 * i] = pair.x;
+                        codes[t][2 * i + 1] = pair.y;
+                    }
+                [[unroll]] for (uint c = 0; c < COLS; c++) {
+                    const uint from = min(first_col + c, rows - 1) * supers * 8 + block + 2 * j;
+                    const uvec4 a = x.v[from * 2], b = x.v[from * 2 + 1];
+                    const vec2 dx = real ? x_scales.v[from] : vec2(0.0);
+                    [[unroll]] for (uint t = 0; t < TILES; t++) {
+                        int first_half = 0, second_half = 0;
+                        [[unroll]] for (uint i = 0; i < 4; i++) {
+                            first_half = dot4(codes[t][i], a[i], first_half);
+                            second_half = dot4(codes[t][4 + i], b[i], second_half);
+                        }
+#if defined(WEIGHT_Q6K)
+                        const uint pairs = held[u * TILES + t].scales[j / 2];
+                        const int dot = first_half * signed_byte(pairs, j % 2 * 2) + second_half * signed_byte(pairs, j % 2 * 2 + 1);
+                        part[t][c] = fma(dx.x, float(dot), part[t][c]);
+#else
+                        const int dot = (first_half + second_half) * int((scale[t] >> (8 * j)) & 255u);
+                        part[t][c] = fma(dx.x, float(dot), part[t][c]);
+                        least[t][c] = fma(dx.y, float((minimum[t] >> (8 * j)) & 255u), least[t][c]);
+#endif
+                    }
+                }
+            }
+            [[unroll]] for (uint t = 0; t < TILES; t++) {
+#if defined(WEIGHT_Q6K)
+                const vec2 pair = unpackHalf2x16(held[u * TILES + t].d);
+                const float d = 0.25 * ((row & 1) == 0 ? pair.x : pair.y);
+                [[unroll]] for (uint c = 0; c < COLS; c++) sum[t][c] = fma(d, part[t][c], sum[t][c]);
+#else
+                const vec2 d = unpackHalf2x16(held[u * TILES + t].scales.x);
+                [[unroll]] for (uint c = 0; c < COLS; c++)
+                    sum[t][c] = fma(d.x, part[t][c], fma(-d.y, least[t][c], sum[t][c]));
+#endif
+            }
+        }
+    }
+    [[unroll]] for (uint t = 0; t < TILES; t++)
+        [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
+    barrier();
+    // each invocation now finishes some of the 16 * TILES * COLS results (pairs of rows with SWIGLU)
+    const uint each = EPILOGUE == 2 ? 2 : 1, results = TILE * TILES * COLS / each;
+    for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
+        const uint c = item % COLS, lead = item / COLS * each, t = lead / TILE, own = lead % TILE;
+        float total[2] = float[2](0.0, 0.0);
+        for (uint i = 0; i < each; i++)
+            for (uint g = 0; g < TEAMS; g++) {
+                const uint even = ((g * 32 + own + i) * TILES + t) * COLS + c;
+                total[i] += parts[even] + parts[even + 16 * TILES * COLS];
+            }
+        const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
+        if (r >= rows || i >= n) continue;
+        if (EPILOGUE == 2) y.v[r * y_stride + i / 2] = total[0] / (1.0 + exp(-total[0])) * total[1];
+        else if (EPILOGUE == 1) y.v[r * y_stride + i] += total[0];
+        else y.v[r * y_stride + i] = total[0];
+    }
+}
