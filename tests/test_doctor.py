@@ -1,4 +1,4 @@
-"""`lab doctor`, `lab test` and `lab notebook`: what they report, what they start, and with which exit code."""
+"""`lab doctor` and `lab notebook`: what they report, what they start, and with which exit code."""
 
 import json
 import os
@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from labkit import diagnosis
 from labkit.commands import doctor, notebook
-from labkit.commands import test as test_command
-from labkit.diagnosis import Finding, Listing, listing
+from labkit.diagnosis import Finding, listing
 from labkit.errors import LabError
 from labkit.lab import jupyter
 
@@ -100,38 +99,6 @@ def test_a_driver_that_breaks_the_listing_is_a_finding(monkeypatch, program: str
     found = listing.list_apart()
     assert found.devices == []
     assert said in found.trouble
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    ("given", "passed"),
-    [
-        ((), ["-m", "not gpu"]),
-        (("-m", "quick"), ["-m", "not gpu and (quick)"]),
-        (("-mslow or quick", "-k", "gguf"), ["-m", "not gpu and (slow or quick)", "-k", "gguf"]),
-        (("tests/vulkan", "-x"), ["-m", "not gpu", "tests/vulkan", "-x"]),
-    ],
-    ids=["none", "marker", "joined", "paths"],
-)
-def test_without_a_gpu_its_tests_are_left_out_and_the_arguments_kept(given: tuple[str, ...], passed: list[str]):
-    assert test_command.without_gpu(given) == passed
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("gpu", [True, False], ids=["gpu", "cpu"])
-def test_pytest_is_started_from_the_repository_with_the_arguments(monkeypatch, gpu: bool):
-    started: list[list[str]] = []
-    kind = "discrete" if gpu else "cpu"
-    monkeypatch.setattr(listing, "list_apart", lambda: Listing([{"usable": True, "type": kind}]))
-    monkeypatch.setattr(os, "execv", lambda path, words: started.append(words))
-    monkeypatch.setattr(os, "chdir", lambda folder: started.append([str(folder)]))
-    monkeypatch.setattr(os, "environ", {})
-    CliRunner().invoke(test_command.command, ["-m", "quick"], catch_exceptions=False)
-    where, words = started
-    assert where == [str(Path(__file__).parents[1])]
-    expression = "quick" if gpu else "not gpu and (quick)"
-    assert words == [sys.executable, "-m", "pytest", "-m", expression]
-    assert os.environ == ({} if gpu else {"LABKIT_DEVICE": "cpu"})
 
 
 @pytest.fixture
