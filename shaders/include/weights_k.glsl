@@ -26,6 +26,16 @@ const uint PIECES = BLOCK / 8;
 
 struct Scale { float d, m; };
 
+#if !defined(WEIGHT_Q6K)
+// Scale and minimum of block `block` (modulo 8) from a row's SCALES.
+Scale decode_scale(uvec4 words, uint block) {
+    const vec2 pair = unpackHalf2x16(words.x);
+    const uint shift = block % 8 / 2 * 8, scale = words.y >> shift, minimum = words.z >> shift, low = words.w >> shift;
+    if ((block & 1) == 0) return Scale(pair.x * float(scale & 63), -(pair.y * float(minimum & 63)));
+    return Scale(pair.x * float((low & 15) | ((scale >> 2) & 48)), -(pair.y * float(((low >> 4) & 15) | ((minimum >> 2) & 48))));
+}
+#endif
+
 // The scale and minimum of row `row` of the tile at block index `at`: W = d * code + m.
 Scale load_scale(Words scales, uint at, uint row) {
 #if defined(WEIGHT_Q6K)
@@ -35,12 +45,8 @@ Scale load_scale(Words scales, uint at, uint row) {
     const float d = ((row & 1) == 0 ? pair.x : pair.y) * float((word << (24 - 8 * (byte % 4))) >> 24);
     return Scale(d, -32.0 * d);
 #else
-    const uint base = (at / 8 * TILE + row) * 4, shift = at % 8 / 2 * 8;
-    const vec2 pair = unpackHalf2x16(scales.v[base]);
-    const uint scale = scales.v[base + 1] >> shift, minimum = scales.v[base + 2] >> shift;
-    if ((at & 1) == 0) return Scale(pair.x * float(scale & 63), -(pair.y * float(minimum & 63)));
-    const uint low = scales.v[base + 3] >> shift;
-    return Scale(pair.x * float((low & 15) | ((scale >> 2) & 48)), -(pair.y * float(((low >> 4) & 15) | ((minimum >> 2) & 48))));
+    const uint base = (at / 8 * TILE + row) * 4;
+    return decode_scale(uvec4(scales.v[base], scales.v[base + 1], scales.v[base + 2], scales.v[base + 3]), at);
 #endif
 }
 
