@@ -155,8 +155,8 @@ def _unpack(packages: Sequence[Path], folder: Path) -> Path:
     lacking = {"mesa-vulkan-drivers", "libvulkan1", *_SYSTEM_PACKAGES} - set(versions)
     if lacking:
         raise DeviceError(f"apt did not bring {', '.join(sorted(lacking))}")
-    for part in ("drivers", "system"):
-        for entry in [*(folder / part).iterdir(), *(folder / part / "usr").iterdir()]:
+    for part in (folder / "drivers", folder / "system"):
+        for entry in [*part.iterdir(), *(part / "usr").iterdir()]:
             if entry.name not in ("usr", "lib", "lib64"):
                 shutil.rmtree(entry)
     found = sorted(folder.glob("drivers/usr/lib/*/libvulkan_*.so"))

@@ -135,7 +135,7 @@ def test_a_python_that_does_not_start_is_a_cause(apt: Apt):
 
 
 def test_names_of_private_settings_stay_out_of_a_failed_commands_message(tmp_path: Path):
-    with pytest.raises(LabError, match="^`sh exit 3` failed: no message$"):
+    with pytest.raises(LabError, match=r"^`sh exit 3` failed: no message$"):
         debian.run_command(["sh", "-c", "exit 3", "Dir::Cache=/x"])
 
 
