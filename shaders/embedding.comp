@@ -1,6 +1,7 @@
 // embedding: x[r] = W[token of row r], a pure dequantisation of the resident tiles that a tied LM head reads too.
 //
-// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). rows: uint32 [R][8] (include/rows.glsl). x: float32 [R][x_stride].
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). rows: uint32 [R][8] (include/rows.glsl).
+// x: float32 [R][x_stride].
 // A token that is not below n (a row marked as failed) reads the last row.
 // Grid: x = groups of LOCAL pieces of 8 elements, y = row.
 //

@@ -4,7 +4,8 @@
 //   EPILOGUE 1 ADD      y[r][i] = y[r][i] + sum                            (residual, in place)
 //   EPILOGUE 2 SWIGLU   y[r][i / 2] = silu(sum of row i) * (sum of row i + 1)   (W's rows interleave gate and up)
 //
-// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float32 [rows][x_stride].
+// y: float32 [rows][y_stride].
 // Grid: x = weight rows in groups of LANES * RPL, y = activation rows in groups of COLS.
 // A workgroup is KSPLIT parts of K, each LANES invocations that own RPL neighbouring weight rows; the parts are summed
 // in fixed order. The order of additions of an element depends on KSPLIT and k alone, never on COLS or on other rows.

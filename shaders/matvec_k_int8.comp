@@ -49,49 +49,18 @@ layout(push_constant, std430) uniform Push {
     uint y_stride;
 };
 
+const uint COUNT = UNROLL * TILES;
 shared float parts[TEAMS * 32 * TILES * COLS];
 
-// What an invocation holds of a row's super-block: four blocks of one parity.
-struct Held {
-    uvec4 low[4];
+// Word i of a block (elements 8i to 8i + 7) as bytes: the even elements 0 2 4 6, and the odd ones. `high` is the word of the
+// block's further bits that goes with it. q6k: four times (code - 32).
+uvec2 bytes8(uint word, uint high, uint i) {
 #if defined(WEIGHT_Q6K)
-    uvec4 top[2];
-    uvec2 scales;
-    uint d;
-#elif defined(WEIGHT_Q5K)
-    uvec4 fifth, scales;
-#else
-    uvec4 scales;
-#endif
-};
-
-Held fetch(uint unit, uint lane) {  // unit: the super-block's index among all
-    Held h;
-    [[unroll]] for (uint j = 0; j < 4; j++) h.low[j] = w.v[unit * (UNIT / 4) + j * 32 + lane];
-#if defined(WEIGHT_Q6K)
-    [[unroll]] for (uint j = 0; j < 2; j++) h.top[j] = w.v[unit * (UNIT / 4) + 128 + j * 32 + lane];
-    h.scales = Words2(scales).v[unit * 36 + lane % 16 * 2 + lane / 16];
-    h.d = Words(scales).v[unit * 72 + 64 + lane % 16 / 2];
-#else
-#if defined(WEIGHT_Q5K)
-    h.fifth = w.v[unit * (UNIT / 4) + 128 + lane];
-#endif
-    h.scales = scales.v[unit * 16 + lane % 16];
-#endif
-    return h;
-}
-
-// Words 2 * i and 2 * i + 1 of block j as bytes: elements 8i + 0 2 4 6, and 1 3 5 7. q6k: four times (code - 32).
-uvec2 bytes8(Held h, uint j, uint i) {
-    const uint word = h.low[j][i];
-#if defined(WEIGHT_Q6K)
-    const uint top = h.top[j / 2][j % 2 * 2 + i / 2];
-    const uint even = i % 2 == 0 ? top << 6 : top << 2, odd = i % 2 == 0 ? top << 4 : top;
+    const uint even = i % 2 == 0 ? high << 6 : high << 2, odd = i % 2 == 0 ? high << 4 : high;
     return uvec2(((word << 2) & 0x3C3C3C3Cu) | (even & 0xC0C0C0C0u), ((word >> 2) & 0x3C3C3C3Cu) | (odd & 0xC0C0C0C0u));
 #elif defined(WEIGHT_Q5K)
-    const uint fifth = h.fifth[j];
-    const uint even = i < 2 ? fifth << (4 - 2 * i) : fifth >> (2 * i - 4);
-    const uint odd = i < 2 ? fifth << (3 - 2 * i) : fifth >> (2 * i - 3);
+    const uint even = i < 2 ? high << (4 - 2 * i) : high >> (2 * i - 4);
+    const uint odd = i < 2 ? high << (3 - 2 * i) : high >> (2 * i - 3);
     return uvec2((word & 0x0F0F0F0Fu) | (even & 0x10101010u), ((word >> 4) & 0x0F0F0F0Fu) | (odd & 0x10101010u));
 #else
     return uvec2(word & 0x0F0F0F0Fu, (word >> 4) & 0x0F0F0F0Fu);
@@ -111,20 +80,61 @@ void main() {
     float sum[TILES][COLS];
     for (uint t = 0; t < TILES; t++)
         for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
-    Held next[UNROLL * TILES];
+    // of each super-block in flight, what an invocation has: four blocks of one parity
+    uvec4 low[COUNT * 4], next_low[COUNT * 4];
+#if defined(WEIGHT_Q6K)
+    uvec4 high[COUNT * 2], next_high[COUNT * 2];
+    uvec2 scales8[COUNT], next_scales8[COUNT];
+    uint halves[COUNT], next_halves[COUNT];
+#define HIGH(i, j, word) high[(i) * 2 + (j) / 2][(j) % 2 * 2 + (word) / 2]
+#define FETCH_REST(i, unit)                                                                                              \
+    {                                                                                                                    \
+        [[unroll]] for (uint h = 0; h < 2; h++) next_high[(i) * 2 + h] = w.v[(unit) * (UNIT / 4) + 128 + h * 32 + lane]; \
+        next_scales8[i] = Words2(scales).v[(unit) * 36 + row * 2 + parity];                                              \
+        next_halves[i] = Words(scales).v[(unit) * 72 + 64 + row / 2];                                                    \
+    }
+#define TAKE_REST(i)                                                                        \
+    {                                                                                       \
+        [[unroll]] for (uint h = 0; h < 2; h++) high[(i) * 2 + h] = next_high[(i) * 2 + h]; \
+        scales8[i] = next_scales8[i];                                                       \
+        halves[i] = next_halves[i];                                                         \
+    }
+#elif defined(WEIGHT_Q5K)
+    uvec4 high[COUNT], next_high[COUNT], words[COUNT], next_words[COUNT];
+#define HIGH(i, j, word) high[i][j]
+#define FETCH_REST(i, unit)                                   \
+    {                                                         \
+        next_high[i] = w.v[(unit) * (UNIT / 4) + 128 + lane]; \
+        next_words[i] = scales.v[(unit) * 16 + row];          \
+    }
+#define TAKE_REST(i)              \
+    {                             \
+        high[i] = next_high[i];   \
+        words[i] = next_words[i]; \
+    }
+#else
+    uvec4 words[COUNT], next_words[COUNT];
+#define HIGH(i, j, word) 0
+#define FETCH_REST(i, unit) next_words[i] = scales.v[(unit) * 16 + row];
+#define TAKE_REST(i) words[i] = next_words[i];
+#endif
 // UNROLL super-blocks from `first`, for each tile; one behind the end repeats the last (its activations count as zeros).
-#define LOAD(first)                                                                      \
-    {                                                                                    \
-        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {                           \
-            const uint at = (first) + i / TILES * TEAMS;                                 \
-            next[i] = fetch(base[i % TILES] + (TAIL ? min(at, supers - 1) : at), lane);  \
-        }                                                                                \
+#define LOAD(first)                                                                                               \
+    {                                                                                                             \
+        [[unroll]] for (uint i = 0; i < COUNT; i++) {                                                             \
+            const uint at = (first) + i / TILES * TEAMS;                                                          \
+            const uint unit = base[i % TILES] + (TAIL ? min(at, supers - 1) : at);                                \
+            [[unroll]] for (uint j = 0; j < 4; j++) next_low[i * 4 + j] = w.v[unit * (UNIT / 4) + j * 32 + lane]; \
+            FETCH_REST(i, unit)                                                                                   \
+        }                                                                                                         \
     }
     if (PIPE) LOAD(min(team, supers - 1))
     for (uint first = team; first < supers; first += TEAMS * UNROLL) {
         if (!PIPE) LOAD(first)
-        Held held[UNROLL * TILES];
-        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) held[i] = next[i];
+        [[unroll]] for (uint i = 0; i < COUNT; i++) {
+            [[unroll]] for (uint j = 0; j < 4; j++) low[i * 4 + j] = next_low[i * 4 + j];
+            TAKE_REST(i)
+        }
         if (PIPE && first + TEAMS * UNROLL < supers) LOAD(first + TEAMS * UNROLL)  // in flight while these are multiplied
         [[unroll]] for (uint u = 0; u < UNROLL; u++) {
             const uint at = first + u * TEAMS;
@@ -138,7 +148,7 @@ void main() {
             uint scale[TILES], minimum[TILES];  // a byte a block
             [[unroll]] for (uint t = 0; t < TILES; t++) {
                 [[unroll]] for (uint c = 0; c < COLS; c++) least[t][c] = 0.0;
-                const uvec4 s = held[u * TILES + t].scales;
+                const uvec4 s = words[u * TILES + t];
                 scale[t] = parity == 0 ? s.y & 0x3F3F3F3Fu : (s.w & 0x0F0F0F0Fu) | ((s.y >> 2) & 0x30303030u);
                 minimum[t] = parity == 0 ? s.z & 0x3F3F3F3Fu : ((s.w >> 4) & 0x0F0F0F0Fu) | ((s.z >> 2) & 0x30303030u);
             }
@@ -147,7 +157,8 @@ void main() {
                 uint codes[TILES][8];
                 [[unroll]] for (uint t = 0; t < TILES; t++)
                     [[unroll]] for (uint i = 0; i < 4; i++) {
-                        const uvec2 pair = bytes8(held[u * TILES + t], j, i);
+                        const uint own = u * TILES + t;
+                        const uvec2 pair = bytes8(low[own * 4 + j][i], HIGH(own, j, i), i);
                         codes[t][2 * i] = pair.x;
                         codes[t][2 * i + 1] = pair.y;
                     }
@@ -162,7 +173,7 @@ void main() {
                             second_half = dot4(codes[t][4 + i], b[i], second_half);
                         }
 #if defined(WEIGHT_Q6K)
-                        const uint pairs = held[u * TILES + t].scales[j / 2];
+                        const uint pairs = scales8[u * TILES + t][j / 2];
                         const int dot = first_half * signed_byte(pairs, j % 2 * 2) + second_half * signed_byte(pairs, j % 2 * 2 + 1);
                         part[t][c] = fma(dx.x, float(dot), part[t][c]);
 #else
@@ -175,11 +186,11 @@ void main() {
             }
             [[unroll]] for (uint t = 0; t < TILES; t++) {
 #if defined(WEIGHT_Q6K)
-                const vec2 pair = unpackHalf2x16(held[u * TILES + t].d);
+                const vec2 pair = unpackHalf2x16(halves[u * TILES + t]);
                 const float d = 0.25 * ((row & 1) == 0 ? pair.x : pair.y);
                 [[unroll]] for (uint c = 0; c < COLS; c++) sum[t][c] = fma(d, part[t][c], sum[t][c]);
 #else
-                const vec2 d = unpackHalf2x16(held[u * TILES + t].scales.x);
+                const vec2 d = unpackHalf2x16(words[u * TILES + t].x);
                 [[unroll]] for (uint c = 0; c < COLS; c++)
                     sum[t][c] = fma(d.x, part[t][c], fma(-d.y, least[t][c], sum[t][c]));
 #endif

@@ -7,7 +7,7 @@ from k_blocks import K_TYPES, random_rows
 
 from labkit.ops.embedding import embedding
 from labkit.ops.linear import linear, reference
-from labkit.ops.linear_cuts import Lanes, MatvecK
+from labkit.ops.linear_cuts import Lanes, MatvecK, choose
 from labkit.ops.rounding import as_int8
 
 TOLERANCE = {
@@ -99,3 +99,36 @@ def test_infinite_activations_reach_only_their_own_row(device, kind):
 def test_every_bit_of_an_embedding_is_that_of_the_dequantised_row(device, kind, n, k):
     rows, tokens = random_rows(n, k, kind, 6), np.random.default_rng(7).integers(0, n, 9)
     assert np.array_equal(embedding(device, tokens, rows, kind, k), values(rows, kind)[tokens])
+
+
+@pytest.fixture
+def gpu(device, monkeypatch):
+    """The device, taken for a GPU by what chooses a cut."""
+    monkeypatch.setattr(type(device), "is_cpu", False)
+    return device
+
+
+@pytest.mark.parametrize("kind", K_TYPES)
+@pytest.mark.parametrize("m", [1, 4, 7, 20])
+@pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
+def test_a_gpu_takes_integer_dot_products_unless_exact(gpu, kind, m, n, k, epilogue):
+    layout = {"Q4_K": "q4k", "Q5_K": "q5k", "Q6_K": "q6k"}[kind]
+    cut, why = choose(gpu, layout, m, n, k, exact=False, swiglu=epilogue == "swiglu")
+    rows, x, y = case(kind, m, n, k, epilogue, 11)
+    got = linear(gpu, x, rows, kind, epilogue=epilogue, y=y, exact=False)
+    if isinstance(cut, MatvecK):
+        want = reference(as_int8(x), values(rows, kind), epilogue, y)
+        assert error(got, want) < TOLERANCE[epilogue]
+    assert isinstance(cut, MatvecK) or why
+    exact, why = choose(gpu, layout, m, n, k, exact=True, swiglu=epilogue == "swiglu")
+    assert isinstance(exact, Lanes)
+    assert why
+    want = reference(x, values(rows, kind), epilogue, y)
+    assert error(linear(gpu, x, rows, kind, epilogue=epilogue, y=y, exact=True), want) < TOLERANCE[epilogue]
+
+
+def test_without_integer_dot_products_activations_stay_float32(gpu, monkeypatch):
+    monkeypatch.setattr(type(gpu), "has", lambda self, *names: "intdot" not in names)
+    cut, why = choose(gpu, "q4k", 1, 4096, 4096, exact=False, swiglu=False)
+    assert isinstance(cut, Lanes)
+    assert "no integer dot products" in why
