@@ -1,4 +1,4 @@
-// attention: one page of causal attention for one row, and QPACK q heads that share a KV head
+// attention: one page of causal attention for one row, and QPACK q heads that share a KV head, for drivers on the CPU
 //
 //   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
 //   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
@@ -8,10 +8,9 @@
 // partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2]. y: float32 [R][y_stride].
 // Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
 // Grid: x = packs of q heads, y = page of the slot (split), z = row.
-// Scores: an invocation owns a position at a time. Output: DLANES invocations own the dimensions, 4 at a time, and
-// LOCAL / DLANES parts of the positions are added in order. SHARE, for drivers on the CPU, where a load uniform in a loop
-// costs as much as 8: a workgroup is one subgroup of 8, whose invocations own dimensions throughout and hand sums round.
-// WIDE: two words of the cache a load, where each invocation's load has its own price.
+// A load uniform in a loop costs as much as 8 there: a workgroup is one subgroup of 8, whose invocations own dimensions
+// throughout, 4 at a time, and hand sums round. WIDE: two words of the cache a load, as each invocation's has its own price.
+// GPUs have attention_teams.comp.
 //
 // variant f16: -DKV_F16
 // variant f32: -DKV_F32
@@ -32,11 +31,8 @@ layout(constant_id = 1) const uint KV_HEADS = 1;
 layout(constant_id = 2) const uint GROUP = 1;      // q heads a KV head serves
 layout(constant_id = 3) const uint QPACK = 1;      // q heads a workgroup serves; packs do not cross KV heads
 layout(constant_id = 4) const uint PAGE = 128;
-layout(constant_id = 5) const uint DLANES = 8;     // a power of two, at most LOCAL; 8 with SHARE
-layout(constant_id = 6) const bool SHARE = false;
-layout(constant_id = 7) const bool DIRECT = false;
-layout(constant_id = 8) const uint LOCAL = 8;      // a power of two; 8 with SHARE
-layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 5) const bool DIRECT = false;
+layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Floats4 qkv;
@@ -54,11 +50,9 @@ layout(push_constant, std430) uniform Push {
     float scale;
 };
 
-const uint QUADS = HEAD_DIM / 4, DPER = (QUADS + DLANES - 1) / DLANES, PARTS = LOCAL / DLANES;
+const uint LANES = 8, QUADS = HEAD_DIM / 4, DPER = (QUADS + LANES - 1) / LANES;
 const float LOWEST = -3.4028235e38;
 shared float scores[QPACK * PAGE];
-shared float folds[SHARE ? 1 : QPACK * LOCAL];
-shared vec4 parts[PARTS > 1 ? PARTS * QPACK * QUADS : 1];
 
 // Over the 8 invocations of a subgroup, in order.
 #define FOLD(f, x)                                                                                             \
@@ -86,7 +80,7 @@ void main() {
     const uint position = row.z, first = split * PAGE;
     if ((row.w & ACTIVE) == 0) {
         if (DIRECT && gl_WorkGroupID.x == 0)
-            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL) y.v[r * (y_stride / 4) + i] = vec4(0.0);
+            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LANES) y.v[r * (y_stride / 4) + i] = vec4(0.0);
         return;
     }
     if (first > position) return;
@@ -100,55 +94,32 @@ void main() {
 
     float top[QPACK];
     for (uint g = 0; g < QPACK; g++) top[g] = LOWEST;
-    const uint dlane = lane % DLANES, part = lane / DLANES;
-    if (SHARE) {
-        vec4 q[QPACK][DPER];
-        for (uint g = 0; g < QPACK; g++)
+    vec4 q[QPACK][DPER];
+    for (uint g = 0; g < QPACK; g++)
+        for (uint e = 0; e < DPER; e++) {
+            const uint quad = e * LANES + lane;
+            const vec4 loaded = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + min(quad, QUADS - 1)];
+            q[g][e] = quad < QUADS ? loaded : vec4(0.0);
+        }
+    for (uint block = 0; block < seen; block += 8) {
+        float s[QPACK][8];  // of position block + i: this invocation's dimensions
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+            const uint from = base + min(block + i, seen - 1) * QUADS;
+            for (uint g = 0; g < QPACK; g++) s[g][i] = 0.0;
             for (uint e = 0; e < DPER; e++) {
-                const uint quad = e * DLANES + dlane;
-                const vec4 loaded = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + min(quad, QUADS - 1)];
-                q[g][e] = quad < QUADS ? loaded : vec4(0.0);
-            }
-        for (uint block = 0; block < seen; block += 8) {
-            float s[QPACK][8];  // of position block + i: this invocation's dimensions
-            [[unroll]] for (uint i = 0; i < 8; i++) {
-                const uint from = base + min(block + i, seen - 1) * QUADS;
-                for (uint g = 0; g < QPACK; g++) s[g][i] = 0.0;
-                for (uint e = 0; e < DPER; e++) {
-                    const vec4 key = load4(cache_k, from + min(e * DLANES + dlane, QUADS - 1));
-                    for (uint g = 0; g < QPACK; g++) {
-                        s[g][i] = fma(q[g][e].x, key.x, s[g][i]);
-                        s[g][i] = fma(q[g][e].y, key.y, s[g][i]);
-                        s[g][i] = fma(q[g][e].z, key.z, s[g][i]);
-                        s[g][i] = fma(q[g][e].w, key.w, s[g][i]);
-                    }
+                const vec4 key = load4(cache_k, from + min(e * LANES + lane, QUADS - 1));
+                for (uint g = 0; g < QPACK; g++) {
+                    s[g][i] = fma(q[g][e].x, key.x, s[g][i]);
+                    s[g][i] = fma(q[g][e].y, key.y, s[g][i]);
+                    s[g][i] = fma(q[g][e].z, key.z, s[g][i]);
+                    s[g][i] = fma(q[g][e].w, key.w, s[g][i]);
                 }
-            }
-            for (uint g = 0; g < QPACK; g++) {
-                const float scaled = total_of_own(s[g]) * scale;
-                scores[g * PAGE + block + lane] = scaled;
-                if (block + lane < seen) top[g] = max(top[g], scaled);
             }
         }
-    } else {
-        for (uint t = lane; t < seen; t += LOCAL) {
-            const uint from = base + t * QUADS;
-            float s[QPACK];
-            for (uint g = 0; g < QPACK; g++) s[g] = 0.0;
-            for (uint c = 0; c < QUADS; c++) {
-                const vec4 key = load4(cache_k, from + c);
-                for (uint g = 0; g < QPACK; g++) {
-                    const vec4 q = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + c];
-                    s[g] = fma(q.x, key.x, s[g]);
-                    s[g] = fma(q.y, key.y, s[g]);
-                    s[g] = fma(q.z, key.z, s[g]);
-                    s[g] = fma(q.w, key.w, s[g]);
-                }
-            }
-            for (uint g = 0; g < QPACK; g++) {
-                scores[g * PAGE + t] = s[g] * scale;
-                top[g] = max(top[g], s[g] * scale);
-            }
+        for (uint g = 0; g < QPACK; g++) {
+            const float scaled = total_of_own(s[g]) * scale;
+            scores[g * PAGE + block + lane] = scaled;
+            if (block + lane < seen) top[g] = max(top[g], scaled);
         }
     }
 
@@ -158,72 +129,30 @@ void main() {
         sum[g] = 0.0;
         for (uint e = 0; e < DPER; e++) acc[g][e] = vec4(0.0);
     }
-    if (SHARE) {  // an invocation meets its own scores only: no barrier
-        for (uint g = 0; g < QPACK; g++) top[g] = highest_of_8(top[g]);
-        for (uint block = 0; block < seen; block += 8) {
-            float p[QPACK];
-            for (uint g = 0; g < QPACK; g++) {
-                p[g] = block + lane < seen ? exp(scores[g * PAGE + block + lane] - top[g]) : 0.0;
-                sum[g] += p[g];
-            }
-            [[unroll]] for (uint i = 0; i < 8; i++) {
-                const uint from = base + min(block + i, seen - 1) * QUADS;
-                for (uint e = 0; e < DPER; e++) {
-                    const vec4 value = load4(cache_v, from + min(e * DLANES + dlane, QUADS - 1));
-                    for (uint g = 0; g < QPACK; g++)
-                        acc[g][e] = fma(vec4(subgroupBroadcast(p[g], i)), value, acc[g][e]);
-                }
-            }
+    // An invocation meets its own scores only: no barrier.
+    for (uint g = 0; g < QPACK; g++) top[g] = highest_of_8(top[g]);
+    for (uint block = 0; block < seen; block += 8) {
+        float p[QPACK];
+        for (uint g = 0; g < QPACK; g++) {
+            p[g] = block + lane < seen ? exp(scores[g * PAGE + block + lane] - top[g]) : 0.0;
+            sum[g] += p[g];
         }
-        for (uint g = 0; g < QPACK; g++) sum[g] = sum_of_8(sum[g]);
-    } else {
-        for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = top[g];
-        for (uint step = LOCAL / 2; step > 0; step /= 2) {
-            barrier();
-            if (lane < step)
-                for (uint g = 0; g < QPACK; g++)
-                    folds[g * LOCAL + lane] = max(folds[g * LOCAL + lane], folds[g * LOCAL + lane + step]);
-        }
-        barrier();
-        for (uint g = 0; g < QPACK; g++) top[g] = folds[g * LOCAL];
-        barrier();
-        for (uint t = lane; t < PAGE; t += LOCAL)
-            for (uint g = 0; g < QPACK; g++) {
-                const float p = t < seen ? exp(scores[g * PAGE + t] - top[g]) : 0.0;
-                scores[g * PAGE + t] = p;
-                sum[g] += p;
-            }
-        for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] = sum[g];
-        for (uint step = LOCAL / 2; step > 0; step /= 2) {
-            barrier();
-            if (lane < step)
-                for (uint g = 0; g < QPACK; g++) folds[g * LOCAL + lane] += folds[g * LOCAL + lane + step];
-        }
-        barrier();
-        for (uint g = 0; g < QPACK; g++) sum[g] = folds[g * LOCAL];
-        for (uint t = part; t < seen; t += PARTS)
+        [[unroll]] for (uint i = 0; i < 8; i++) {
+            const uint from = base + min(block + i, seen - 1) * QUADS;
             for (uint e = 0; e < DPER; e++) {
-                const vec4 value = load4(cache_v, base + t * QUADS + min(e * DLANES + dlane, QUADS - 1));
-                for (uint g = 0; g < QPACK; g++) acc[g][e] = fma(vec4(scores[g * PAGE + t]), value, acc[g][e]);
+                const vec4 value = load4(cache_v, from + min(e * LANES + lane, QUADS - 1));
+                for (uint g = 0; g < QPACK; g++)
+                    acc[g][e] = fma(vec4(subgroupBroadcast(p[g], i)), value, acc[g][e]);
             }
+        }
     }
-    if (PARTS > 1) {
-        for (uint g = 0; g < QPACK; g++)
-            for (uint e = 0; e < DPER; e++)
-                if (e * DLANES + dlane < QUADS) parts[(part * QPACK + g) * QUADS + e * DLANES + dlane] = acc[g][e];
-        barrier();
-        if (part != 0) return;
-        for (uint g = 0; g < QPACK; g++)
-            for (uint e = 0; e < DPER; e++)
-                for (uint p = 1; p < PARTS; p++)
-                    acc[g][e] += parts[(p * QPACK + g) * QUADS + min(e * DLANES + dlane, QUADS - 1)];
-    }
+    for (uint g = 0; g < QPACK; g++) sum[g] = sum_of_8(sum[g]);
     for (uint g = 0; g < QPACK; g++) {
         if (member + g >= GROUP) break;
         const uint at = (r * KV_HEADS * GROUP + head[g]) * splits + split;
         const uint to = DIRECT ? r * (y_stride / 4) + head[g] * QUADS : at * QUADS;
         for (uint e = 0; e < DPER; e++) {
-            const uint quad = e * DLANES + dlane;
+            const uint quad = e * LANES + lane;
             if (quad >= QUADS) break;
             if (DIRECT) y.v[to + quad] = acc[g][e] / sum[g];
             else partial.v[to + quad] = acc[g][e];

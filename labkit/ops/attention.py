@@ -39,25 +39,31 @@ def partial_bytes(count: int, heads: int, head_dim: int, splits: int) -> int:
 
 @dataclass(frozen=True)
 class Shape:
-    """How the pages are cut among invocations; see shaders/attention.comp for the names."""
+    """How a page is cut among invocations: shaders/attention_teams.comp, or attention.comp, for CPUs, if `team` is 0."""
 
     qpack: int
-    dlanes: int
-    share: bool
-    local: int
+    team: int = 0
+    local: int = 8
+    ahead: bool = True
 
 
-def shape(device: Device, group: int, head_dim: int) -> Shape:
-    """The cut for `group` q heads a KV head. It depends on device and model only, so that sums keep their order."""
-    quads = head_dim // 4
+def shape(device: Device, group: int, head_dim: int, kind: str = "f16") -> Shape:
+    """The cut for `group` q heads a KV head. It depends on device and model only, so that sums keep their order.
+
+    For GPUs, as many teams of invocations as take a page at once, in runs of 8 positions. `kind` is the cache's.
+    """
+    packs = -(-group // 4)
+    qpack = -(-group // packs)
     if device.is_cpu and device.info.subgroup_size == 8:
-        return Shape(min(group, 4), 8, True, 8)
-    local = 128
-    dlanes = 1 << min(quads.bit_length() - 1, 5)
-    qpack = min(group, 8)
-    while qpack > 1 and local // dlanes * qpack * head_dim * 4 > 12288:
-        qpack -= 1
-    return Shape(qpack, dlanes, False, local)
+        return Shape(min(group, 4))
+    info, eights = device.info, -(-head_dim // 8)
+    team = max(4, min(1 << (eights - 1).bit_length(), info.subgroup_min, 32))
+    local = min(PAGE // min(team, 8) * team, info.max_workgroup_invocations)
+    while local > max(team, info.subgroup_size) and local // team * qpack * (head_dim + 2) * 4 > min(
+        info.max_shared_bytes, 49152
+    ):
+        local //= 2
+    return Shape(qpack, team, local, kind == "f16")
 
 
 def record(
@@ -96,18 +102,19 @@ def record(
     need = 0 if direct else partial_bytes(count, heads, head_dim, splits)
     if need and (partial is None or partial.nbytes < need):
         raise ParameterError(f"attention over {splits} pages of {count} rows needs {need} bytes of scratch")
-    cut = cut or shape(device, group, head_dim)
+    cut = cut or shape(device, group, head_dim, cache.kind)
     scratch = [partial.range(0, need)] if partial is not None and need else []
     accumulators = partial if partial is not None and need else y
     state = partial.range(count * heads * splits * head_dim * 4) if partial is not None and need else y
-    kernel = device.kernel(
-        "attention",
-        f"{cache.kind}_wide" if cut.share and device.has("int64") else cache.kind,
-        {
-            "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "QPACK": cut.qpack, "PAGE": PAGE,
-            "DLANES": cut.dlanes, "SHARE": cut.share, "DIRECT": direct, "LOCAL": cut.local,
-        },
-    )  # fmt: skip
+    constants: dict[str, int | float | bool] = {
+        "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "QPACK": cut.qpack, "PAGE": PAGE,
+        "DIRECT": direct,
+    }  # fmt: skip
+    if cut.team:
+        constants |= {"TEAM": cut.team, "AHEAD": cut.ahead, "LOCAL": cut.local}
+        kernel = device.kernel("attention_teams", cache.kind, constants)
+    else:
+        kernel = device.kernel("attention", f"{cache.kind}_wide" if device.has("int64") else cache.kind, constants)
     program.dispatch(
         kernel,
         (cache.kv_heads * -(-group // cut.qpack), splits, count),
@@ -125,10 +132,13 @@ def record(
     )  # fmt: skip
     if direct:
         return
-    local = 32 if device.is_cpu else 64
+    parts, batch, local = (8, 4, 256) if cut.team else (1, 1, 32)
     program.dispatch(
-        device.kernel("attention_merge", "", {"HEAD_DIM": head_dim, "PAGE": PAGE, "LOCAL": local}),
-        (-(-heads * head_dim // (4 * local)), count),
+        device.kernel(
+            "attention_merge", "",
+            {"HEAD_DIM": head_dim, "PAGE": PAGE, "PARTS": parts, "BATCH": batch, "LOCAL": local},
+        ),
+        (-(-heads * head_dim // (4 * (local // parts))), count),
         {
             "partial": accumulators, "state": state, "rows": rows, "y": target, "y_stride": y_stride,
             "splits": splits, "heads": heads,

@@ -1,11 +1,13 @@
 """Attention against float64 softmax over the same cache: pages, companions, cuts and extreme scores."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from labkit.errors import ParameterError
-from labkit.ops.attention import Shape, attention, partial_bytes, record, reference, splits_for
+from labkit.ops.attention import Shape, attention, partial_bytes, record, reference, shape, splits_for
 from labkit.ops.kv_cache import PAGE, upload
 from labkit.ops.rows import make_rows
 
@@ -77,23 +79,56 @@ def test_a_prompt_of_one_slot_attends_causally(device, count):
 
 
 @pytest.mark.parametrize("shape", [(9, 3, 64), (8, 1, 80), (5, 1, 20)], ids=str)
-@pytest.mark.parametrize("cut", [Shape(1, 16, False, 32), Shape(3, 4, False, 8), Shape(2, 16, False, 128)], ids=str)
+@pytest.mark.parametrize("cut", [Shape(1, 8, 32), Shape(3, 4, 8), Shape(2, 8, 128), Shape(3, 8, 64, False)], ids=str)
 def test_every_cut_of_the_work_gives_the_same_attention(device, shape, cut):
     case = Case(shape, [0, 1, 2], [5, 127, 290])
     assert error(case.run(device, cut=cut), case.want()) < TOLERANCE
 
 
+@pytest.mark.parametrize("cut", [None, Shape(3, 8, 64)], ids=str)
 @pytest.mark.parametrize("shape", [(9, 3, 64), (8, 1, 80)], ids=str)
-def test_a_row_is_bitwise_the_same_in_any_company_and_at_any_number_of_splits(device, shape):
+def test_a_row_is_bitwise_the_same_in_any_company_and_at_any_number_of_splits(device, shape, cut):
     positions = [3, 127, 128, 200, 260, 383, 64]
     case = Case(shape, [0, 1, 2, 0, 1, 2, 0], positions)
-    whole, qkv, rows = case.run(device), case.qkv, case.rows
+    whole, qkv, rows = case.run(device, cut=cut), case.qkv, case.rows
     for r in range(len(positions)):
         case.qkv, case.rows = qkv[r : r + 1], rows[r : r + 1]
         for splits in range(splits_for(positions[r] + 1), PAGES + 1):  # one page alone is the direct form
-            assert np.array_equal(case.run(device, splits=splits)[0], whole[r])
+            assert np.array_equal(case.run(device, splits=splits, cut=cut)[0], whole[r])
     case.qkv, case.rows = qkv[::-1].copy(), rows[::-1].copy()
-    assert np.array_equal(case.run(device)[::-1], whole)
+    assert np.array_equal(case.run(device, cut=cut)[::-1], whole)
+
+
+@pytest.mark.parametrize("cut", [None, Shape(1, 4, 16)], ids=str)
+@pytest.mark.parametrize("position", [32 * PAGE - 1, 32 * PAGE, 41 * PAGE + 5])
+def test_many_pages_are_joined_right(device, cut, position):
+    rng, pages = np.random.default_rng(3), 44
+    k, v = (rng.standard_normal((pages, 1, PAGE, 16)).astype(np.float16) for _ in range(2))
+    table = rng.permutation(pages)[None].astype(np.uint32)
+    qkv = 4 * rng.standard_normal((1, 4 * 16)).astype(np.float32)
+    rows = make_rows([0], [0], [position])
+    got = [attention(device, qkv, rows, k, v, table, heads=2, cut=cut, splits=s) for s in (42, 44)]
+    seen_k, seen_v = (c[table[0]].reshape(-1, 1, 16)[: position + 1] for c in (k, v))
+    assert error(got[0], reference(qkv[0, :32].reshape(2, 16), seen_k, seen_v).reshape(-1)) < TOLERANCE
+    assert np.array_equal(got[0], got[1])
+
+
+@pytest.mark.parametrize("group", [1, 3, 4, 5, 8, 16])
+@pytest.mark.parametrize("head_dim", [20, 64, 80, 128, 256])
+@pytest.mark.parametrize(("subgroup", "shared"), [(32, 49152), (32, 32768), (64, 65536), (8, 32768)])
+def test_the_cut_for_a_gpu_fits_it_and_shares_heads_evenly(group, head_dim, subgroup, shared):
+    info = SimpleNamespace(
+        subgroup_size=subgroup, subgroup_min=subgroup, max_shared_bytes=shared, max_workgroup_invocations=1024
+    )
+    cut = shape(SimpleNamespace(is_cpu=False, info=info), group, head_dim)
+    teams = cut.local // cut.team
+    assert cut.team & (cut.team - 1) == 0
+    assert 4 <= cut.team <= subgroup
+    assert cut.local % max(subgroup, cut.team) == 0
+    assert teams * cut.qpack * (head_dim + 2) * 4 <= shared
+    packs = -(-group // cut.qpack)
+    assert packs * cut.qpack - group < packs
+    assert packs <= -(-group // 4)
 
 
 def test_the_page_table_changes_no_bit(device):

@@ -1,0 +1,232 @@
+// attention_teams: one page of causal attention for one row and QPACK q heads that share a KV head, for GPUs
+//
+//   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
+//   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
+//
+// With DIRECT (one page is all there is) the output itself: partial / sum. attention_merge.comp joins the pages.
+// qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl, read 8
+// elements at a time. partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2].
+// y: float32 [R][y_stride]. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
+// Grid: x = packs of q heads, y = page of the slot (split), z = row.
+// A team of TEAM neighbouring invocations takes RUN positions at a time: it reads a key and a value whole, 8 dimensions an
+// invocation, and keeps maximum, sum and output of its own positions; the teams are joined in order at the end, behind the
+// only barrier. Keys are on their way all at once, with AHEAD values too. A team lies in a subgroup, of whatever size.
+//
+// variant f16: -DKV_F16
+// variant f32: -DKV_F32
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "buffers.glsl"
+#include "rows.glsl"
+
+layout(constant_id = 0) const uint HEAD_DIM = 64;  // a multiple of 4
+layout(constant_id = 1) const uint KV_HEADS = 1;
+layout(constant_id = 2) const uint GROUP = 1;      // q heads a KV head serves
+layout(constant_id = 3) const uint QPACK = 1;      // q heads a workgroup serves; packs do not cross KV heads
+layout(constant_id = 4) const uint PAGE = 128;
+layout(constant_id = 5) const uint TEAM = 8;       // a power of two from 4 on, no more than a subgroup
+layout(constant_id = 6) const bool AHEAD = true;
+layout(constant_id = 7) const bool DIRECT = false;
+layout(constant_id = 8) const uint LOCAL = 128;    // a multiple of TEAM
+layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
+
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
+layout(push_constant, std430) uniform Push {
+    Floats4 qkv;
+    Words4 rows;
+    Words4 cache_k;
+    Words4 cache_v;
+    Words page_table;
+    Floats4 partial;
+    Floats state;
+    Floats4 y;
+    uint qkv_stride;
+    uint y_stride;
+    uint splits;
+    uint pages_per_slot;
+    float scale;
+};
+
+const uint QUADS = HEAD_DIM / 4, EIGHTS = (HEAD_DIM + 7) / 8, OWN = (EIGHTS + TEAM - 1) / TEAM;
+const uint TEAMS = LOCAL / TEAM, RUN = TEAM < 8 ? TEAM : 8, TURNS = (PAGE + TEAMS * RUN - 1) / (TEAMS * RUN);
+const float LOWEST = -3.4028235e38;
+shared vec4 parts[TEAMS * QPACK * QUADS];
+shared float tops[TEAMS * QPACK];
+shared float sums[TEAMS * QPACK];
+
+// Eight elements of the cache as it holds them.
+#if defined(KV_F16)
+struct Eight { uvec4 a; };
+#define NOTHING Eight(uvec4(0))
+#else
+struct Eight { uvec4 a, b; };
+#define NOTHING Eight(uvec4(0), uvec4(0))
+#endif
+
+// Elements 8 * eighth on of the line `line` of HEAD_DIM elements; zeros behind its end.
+Eight fetch(Words4 cache, uint line, uint eighth) {
+#if defined(KV_F16)
+    if (HEAD_DIM % 8 == 0) return Eight(cache.v[line * EIGHTS + eighth]);
+    const uvec2 low = Words2(cache).v[line * QUADS + eighth * 2];
+    uvec2 high = uvec2(0);
+    if (eighth * 2 + 1 < QUADS) high = Words2(cache).v[line * QUADS + eighth * 2 + 1];
+    return Eight(uvec4(low, high));
+#else
+    Eight found = Eight(cache.v[line * QUADS + eighth * 2], uvec4(0));
+    if (HEAD_DIM % 8 == 0 || eighth * 2 + 1 < QUADS) found.b = cache.v[line * QUADS + eighth * 2 + 1];
+    return found;
+#endif
+}
+
+vec4 low_half(Eight x) {
+#if defined(KV_F16)
+    return vec4(unpackHalf2x16(x.a.x), unpackHalf2x16(x.a.y));
+#else
+    return uintBitsToFloat(x.a);
+#endif
+}
+
+vec4 high_half(Eight x) {
+#if defined(KV_F16)
+    return vec4(unpackHalf2x16(x.a.z), unpackHalf2x16(x.a.w));
+#else
+    return uintBitsToFloat(x.b);
+#endif
+}
+
+float multiply_add(vec4 a, vec4 b, float sum) { return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum)))); }
+
+void main() {
+    const uint r = gl_WorkGroupID.z, split = gl_WorkGroupID.y;
+    const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID, own = lane % TEAM, team = lane / TEAM;
+    const uvec4 row = load_row(rows, r);
+    const uint position = row.z, first = split * PAGE;
+    if ((row.w & ACTIVE) == 0) {
+        if (DIRECT && gl_WorkGroupID.x == 0)
+            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL) y.v[r * (y_stride / 4) + i] = vec4(0.0);
+        return;
+    }
+    if (first > position) return;
+    const uint seen = min(PAGE, position + 1 - first);  // positions of this page
+    const uint packs = (GROUP + QPACK - 1) / QPACK;
+    const uint kv_head = gl_WorkGroupID.x / packs, member = gl_WorkGroupID.x % packs * QPACK;
+    const uint line = (page_table.v[row.y * pages_per_slot + split] * KV_HEADS + kv_head) * PAGE;
+    // Position i of turn n: T(n, i). Eighth e of this invocation: E(e). The last pack of a group may repeat its last head.
+#define T(n, i) (((n) * TEAMS + team) * RUN + (i))
+#define E(e) ((e) * TEAM + own)
+#define HEAD(g) (kv_head * GROUP + min(member + (g), GROUP - 1))
+#define FETCH(held, cache, n)                                                                                      \
+    [[unroll]] for (uint i = 0; i < RUN; i++)                                                                      \
+        [[unroll]] for (uint e = 0; e < OWN; e++) {                                                                \
+            held[i * OWN + e] = NOTHING;                                                                           \
+            if (T(n, i) < seen && (EIGHTS % TEAM == 0 || E(e) < EIGHTS)) held[i * OWN + e] = fetch(cache, line + T(n, i), E(e)); \
+        }
+
+    vec4 q[QPACK * OWN * 2];
+    [[unroll]] for (uint g = 0; g < QPACK; g++)
+        [[unroll]] for (uint e = 0; e < OWN * 2; e++) {
+            const uint quad = E(e / 2) * 2 + e % 2;
+            q[g * OWN * 2 + e] = vec4(0.0);
+            if (QUADS % (2 * TEAM) == 0 || quad < QUADS)
+                q[g * OWN * 2 + e] = qkv.v[r * (qkv_stride / 4) + HEAD(g) * QUADS + quad];
+        }
+    Eight keys[RUN * OWN], values[RUN * OWN];
+    FETCH(keys, cache_k, 0)
+    if (AHEAD) FETCH(values, cache_v, 0)
+
+    float s[TURNS * QPACK];  // of position own % RUN of each turn
+    float top[QPACK], sum[QPACK];
+    [[unroll]] for (uint g = 0; g < QPACK; g++) top[g] = LOWEST;
+    [[unroll]] for (uint n = 0; n < TURNS; n++) {
+        if (n > 0) FETCH(keys, cache_k, n)
+        float piece[QPACK * RUN];  // this invocation's dimensions of each position's score
+        [[unroll]] for (uint i = 0; i < RUN; i++) {
+            [[unroll]] for (uint g = 0; g < QPACK; g++) piece[g * RUN + i] = 0.0;
+            [[unroll]] for (uint e = 0; e < OWN; e++) {
+                const vec4 low = low_half(keys[i * OWN + e]), high = high_half(keys[i * OWN + e]);
+                [[unroll]] for (uint g = 0; g < QPACK; g++)
+                    piece[g * RUN + i] = multiply_add(q[(g * OWN + e) * 2 + 1], high,
+                                                      multiply_add(q[(g * OWN + e) * 2], low, piece[g * RUN + i]));
+            }
+        }
+        [[unroll]] for (uint g = 0; g < QPACK; g++) {
+            // Halve the positions an invocation keeps while adding pairs of invocations; then add what is left.
+            [[unroll]] for (uint step = RUN / 2; step > 0; step /= 2)
+                [[unroll]] for (uint i = 0; i < step; i++) {
+                    const bool upper = (own & step) != 0;
+                    const float keep = upper ? piece[g * RUN + i + step] : piece[g * RUN + i];
+                    const float give = upper ? piece[g * RUN + i] : piece[g * RUN + i + step];
+                    piece[g * RUN + i] = keep + subgroupShuffleXor(give, step);
+                }
+            float total = piece[g * RUN];
+            [[unroll]] for (uint step = RUN; step < TEAM; step *= 2) total += subgroupShuffleXor(total, step);
+            s[n * QPACK + g] = total * scale;
+            if (T(n, own % RUN) < seen) top[g] = max(top[g], s[n * QPACK + g]);
+        }
+    }
+    [[unroll]] for (uint g = 0; g < QPACK; g++) {
+        [[unroll]] for (uint step = 1; step < RUN; step *= 2) top[g] = max(top[g], subgroupShuffleXor(top[g], step));
+        sum[g] = 0.0;
+        [[unroll]] for (uint n = 0; n < TURNS; n++) {
+            s[n * QPACK + g] = T(n, own % RUN) < seen ? exp(s[n * QPACK + g] - top[g]) : 0.0;
+            sum[g] += s[n * QPACK + g];
+        }
+        [[unroll]] for (uint step = 1; step < RUN; step *= 2) sum[g] += subgroupShuffleXor(sum[g], step);
+    }
+
+    vec4 acc[QPACK * OWN * 2];
+    [[unroll]] for (uint f = 0; f < QPACK * OWN * 2; f++) acc[f] = vec4(0.0);
+    const uint leader = gl_SubgroupInvocationID - own;
+    [[unroll]] for (uint n = 0; n < TURNS; n++) {
+        if (n > 0 || !AHEAD) FETCH(values, cache_v, n)
+        [[unroll]] for (uint i = 0; i < RUN; i++) {
+            vec4 p[QPACK];
+            [[unroll]] for (uint g = 0; g < QPACK; g++) p[g] = vec4(subgroupShuffle(s[n * QPACK + g], leader + i));
+            [[unroll]] for (uint e = 0; e < OWN; e++) {
+                const vec4 low = low_half(values[i * OWN + e]), high = high_half(values[i * OWN + e]);
+                [[unroll]] for (uint g = 0; g < QPACK; g++) {
+                    acc[(g * OWN + e) * 2] = fma(p[g], low, acc[(g * OWN + e) * 2]);
+                    acc[(g * OWN + e) * 2 + 1] = fma(p[g], high, acc[(g * OWN + e) * 2 + 1]);
+                }
+            }
+        }
+    }
+
+    [[unroll]] for (uint g = 0; g < QPACK; g++) {
+        [[unroll]] for (uint e = 0; e < OWN * 2; e++) {
+            const uint quad = E(e / 2) * 2 + e % 2;
+            if (QUADS % (2 * TEAM) == 0 || quad < QUADS) parts[(team * QPACK + g) * QUADS + quad] = acc[g * OWN * 2 + e];
+        }
+        if (own == 0) {
+            tops[team * QPACK + g] = top[g];
+            sums[team * QPACK + g] = sum[g];
+        }
+    }
+    barrier();
+    for (uint item = lane; item < QPACK * QUADS; item += LOCAL) {
+        const uint g = item / QUADS, quad = item % QUADS;
+        if (member + g >= GROUP) break;
+        float highest = LOWEST, total = 0.0;
+        vec4 joined = vec4(0.0);
+        [[unroll]] for (uint t = 0; t < TEAMS; t++) highest = max(highest, tops[t * QPACK + g]);
+        [[unroll]] for (uint t = 0; t < TEAMS; t++) {
+            const float w = exp(tops[t * QPACK + g] - highest);
+            joined = fma(vec4(w), parts[(t * QPACK + g) * QUADS + quad], joined);
+            total = fma(w, sums[t * QPACK + g], total);
+        }
+        const uint at = (r * KV_HEADS * GROUP + HEAD(g)) * splits + split;
+        if (DIRECT) {
+            y.v[r * (y_stride / 4) + HEAD(g) * QUADS + quad] = joined / total;
+        } else {
+            partial.v[at * QUADS + quad] = joined;
+            if (quad == 0) {
+                state.v[at * 2] = highest;
+                state.v[at * 2 + 1] = total;
+            }
+        }
+    }
+}
