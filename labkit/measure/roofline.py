@@ -1,11 +1,17 @@
-"""The device's own ceilings, measured once with checked kernels and kept with the driver's version."""
+"""The device's own ceilings, measured once with checked kernels and kept with the driver's version.
+
+`read_bandwidth`: a stream of reads over four times the last-level cache. `matrix_rate`: a loop of matrix products in
+registers, on the device's matrix units where it has them, else of fused multiply-adds.
+"""
 
 import json
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,11 +20,14 @@ from labkit.vulkan.device import Device
 from labkit.vulkan.program import Program
 
 CACHE_FACTOR = 4  # the stream reads over this many times the last-level cache
+WARM_UP_S = 0.3  # of work before a measurement: a card that idles runs at a fraction of its clock
 _GPU_STREAM_BYTES = 1 << 30
 _LEAST_STREAM_BYTES = 256 << 20
 # (invocations a workgroup, loads in flight, workgroups) tried; the fastest is the device's ceiling
 _CUTS_GPU = ((256, 4, 1024), (256, 8, 1024), (256, 4, 4096), (512, 4, 2048), (128, 8, 4096))
 _CUTS_CPU = ((8, 8, 8), (8, 1, 8), (32, 4, 8), (256, 4, 1024))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,24 @@ class ReadBandwidth:
     gb_s: float
     best_gb_s: float
     nbytes: int
+    repetitions: int
+    device: str
+    driver: str
+    utc: str
+
+
+@dataclass(frozen=True)
+class MatrixRate:
+    """Measured rate of products in registers. `tflop_s`: the median repetition (10^12 operations a second).
+
+    `kind`: "float16" (sums in float32) or "int8" (sums in int32) on matrix units of `shape` m x n x k, or "float32" by
+    fused multiply-adds, whose shape is empty. `cut`: the pieces that were fastest."""
+
+    kind: str
+    tflop_s: float
+    best_tflop_s: float
+    shape: tuple[int, ...]
+    cut: str
     repetitions: int
     device: str
     driver: str
@@ -54,9 +81,43 @@ def stream_bytes(device: Device) -> int:
     return max(_LEAST_STREAM_BYTES, 1 << (CACHE_FACTOR * cache - 1).bit_length())
 
 
+# What is kept
+
+
 def _path(device: Device) -> Path:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "labkit" / "ceilings"
     return root / f"{device.info.uuid}-{device.info.driver_version:08x}.json"
+
+
+def _kept(device: Device) -> dict[str, Any]:
+    """What was measured on this device with this driver, by kind of ceiling."""
+    try:
+        document = json.loads(_path(device).read_text())
+    except (OSError, ValueError, RuntimeError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def keep_or_measure(device: Device, name: str, kind: Callable[..., T], measure: Callable[[], T], fresh: bool) -> T:
+    """The ceiling `name` from the file of this device and driver, else measured now and added to it."""
+    if not fresh:
+        try:
+            kept = kind(**_kept(device)[name])
+        except (KeyError, TypeError):
+            pass  # not measured yet on this device and driver
+        else:
+            return kept
+    measured = measure()
+    try:
+        path = _path(device)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        document = {key: value for key, value in _kept(device).items() if isinstance(value, dict)}
+        aside = path.with_suffix(f".{os.getpid()}.tmp")
+        aside.write_text(json.dumps(document | {name: asdict(measured)}, indent=1))  # type: ignore[call-overload]
+        aside.replace(path)
+    except (OSError, RuntimeError):
+        pass  # a home that cannot be written: measured again next time
+    return measured
 
 
 def read_bandwidth(device: Device, *, repetitions: int = 7, fresh: bool = False) -> ReadBandwidth:
@@ -64,21 +125,40 @@ def read_bandwidth(device: Device, *, repetitions: int = 7, fresh: bool = False)
 
     The kernel's checksum is compared with NumPy's before a time is believed; raises DeviceError when they differ.
     """
-    path = _path(device)
-    if not fresh:
-        try:
-            return ReadBandwidth(**json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
-            pass  # not measured yet on this device and driver
-    measured = _measure(device, repetitions)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_suffix(f".{os.getpid()}.tmp")
-        aside.write_text(json.dumps(asdict(measured), indent=1))
-        aside.replace(path)
-    except OSError:
-        pass  # a read-only home: measured again next time
-    return measured
+    return keep_or_measure(device, "read", ReadBandwidth, lambda: _measure(device, repetitions), fresh)
+
+
+def matrix_rate(device: Device, kind: str = "", *, repetitions: int = 7, fresh: bool = False) -> MatrixRate:
+    """The device's rate of matrix products, kept like the read bandwidth; `kind` as in `MatrixRate`, "" for the best
+    floating-point one. DeviceError when the device lists no such product, or computes it wrong."""
+    from labkit.measure.matrix_rate import best_kind, measure
+
+    chosen = kind or best_kind(device)
+
+    def load(**fields: Any) -> MatrixRate:
+        return MatrixRate(**fields | {"shape": tuple(fields["shape"])})
+
+    return keep_or_measure(device, chosen, load, lambda: measure(device, chosen, repetitions), fresh)
+
+
+# Measuring
+
+
+def warm_up(device: Device, seconds: float = WARM_UP_S) -> None:
+    """Keep the device reading for `seconds`, so that its clocks are up; nothing on a driver on the CPU."""
+    if device.is_cpu:
+        return
+    count = 16 << 20  # bytes
+    with device.pool("warm-up") as pool:
+        x = pool.buffer(count).fill(0)
+        sums = pool.buffer(1024 * 4)
+        program = device.program("warm-up")
+        kernel = device.kernel("read_stream", "", {"LOCAL": 256, "UNROLL": 4})
+        program.dispatch(kernel, 1024, {"x": x, "sums": sums, "count": count // 16}, reads=[x], writes=[sums])
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            program.submit(64).wait()
+        program.close()
 
 
 def _measure(device: Device, repetitions: int) -> ReadBandwidth:
@@ -91,29 +171,32 @@ def _measure(device: Device, repetitions: int) -> ReadBandwidth:
         x = pool.buffer(data, label="stream")
         sums = pool.buffer(max(groups for _, _, groups in cuts) * 4, label="checksums")
         trials = []
+        warm_up(device)
         for local, unroll, groups in cuts:
             kernel = device.kernel("read_stream", "", {"LOCAL": local, "UNROLL": unroll})
             program = device.program("read stream")
             push = {"x": x, "sums": sums, "count": nbytes // 16}
             program.dispatch(kernel, groups, push, reads=[x], writes=[sums], nbytes=nbytes)
-            program.run()
+            program.submit().wait()
             got = int(sums.download(np.uint32)[:groups].sum(dtype=np.uint64)) & 0xFFFFFFFF
             if got != want:
                 raise DeviceError(f"{device.name} read a wrong checksum ({got:#x}, not {want:#x}): do not trust it")
-            trials.append((_seconds(program), program))
+            trials.append((seconds_of(program), program))
         program = min(trials, key=lambda trial: trial[0])[1]
-        seconds = [_seconds(program) for _ in range(repetitions)]
+        seconds = [seconds_of(program) for _ in range(repetitions)]
         for _, tried in trials:
             tried.close()
     rates = nbytes / np.array(seconds) / 1e9
-    return ReadBandwidth(
-        gb_s=float(np.median(rates)), best_gb_s=float(rates.max()), nbytes=nbytes, repetitions=repetitions,
-        device=device.name, driver=f"{device.info.driver_name} {device.info.driver_info}",
-        utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    )  # fmt: skip
+    return ReadBandwidth(float(np.median(rates)), float(rates.max()), nbytes, repetitions, *stamp(device))
 
 
-def _seconds(program: Program) -> float:
+def stamp(device: Device) -> tuple[str, str, str]:
+    """Device, driver and the present in UTC, as a ceiling keeps them."""
+    utc = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return device.name, f"{device.info.driver_name} {device.info.driver_info}", utc
+
+
+def seconds_of(program: Program) -> float:
     """Seconds of one run: the GPU's own clock where there is one, wall time on the CPU."""
     began = time.perf_counter()
     program.submit().wait()

@@ -1,0 +1,202 @@
+"""`lab bench`: decode and prefill rates of a model or a shape, beside the device's ceilings and a peer's."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from labkit.errors import ParameterError
+
+if TYPE_CHECKING:
+    from labkit.lab.bench import BenchRun
+    from labkit.measure.bench.ceilings import Ceilings
+    from labkit.vulkan.device import Device
+
+INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
+
+
+class Numbers(click.ParamType):
+    """Whole numbers with commas, `1,4,8`; `none` for no number at all."""
+
+    name = "N,N,..."
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        if str(value).strip().lower() in ("", "none", "-"):
+            return ()
+        try:
+            return tuple(int(part) for part in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not whole numbers with commas, such as 1,4,8, or none", param, ctx)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", required=False)
+@click.option("--shape", default=None, help="Instead of a model: a known shape with random weights, for speed only.")
+@click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
+@click.option("--batch", type=Numbers(), default="1,4,8,16,32", show_default=True, help="Streams that decode at once.")
+@click.option("--prompt", type=Numbers(), default="512,2048,4096", show_default=True, help="Prompt lengths to prefill.")
+@click.option(
+    "--depth", type=Numbers(), default="0", show_default=True, help="Tokens in each stream's cache before decoding."
+)
+@click.option(
+    "--ub", type=int, default=None, help="Rows of a prompt chunk; default: the engine's own, 2048 for a peer."
+)
+@click.option("--generate", type=int, default=128, show_default=True, help="Tokens each stream decodes.")
+@click.option("--repetitions", "-r", type=int, default=5, show_default=True, help="Blocks; each measures every cell.")
+@click.option(
+    "--against", type=click.Choice(["llama-server"]), default=None, help="Measure a peer in turns with labkit."
+)
+@click.option("--llama-server", "binary", default=None, metavar="PATH", help="Else LABKIT_LLAMA_SERVER, else the PATH.")
+@click.option("--slots", type=int, default=None, help="Slots of the decoding engine; default: the most of --batch.")
+@click.option("--context", type=int, default=None, help="Positions a slot holds; default: what the cells need.")
+@click.option("--kv", type=click.Choice(["f16", "f32"]), default="f16", show_default=True, help="Type of the KV cache.")
+@click.option("--arithmetic", type=click.Choice(["exact", "fast"]), default="fast", show_default=True)
+@click.option("--device", "-d", default=None, help="Index, part of the name, cpu or gpu; default: the best.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of prompts and of the order within blocks.")
+@click.option("--name", default=None, help="A label kept in the record.")
+@click.option("--no-record", is_flag=True, help="Measure and show, but keep nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON on stdout.")
+def command(**o: Any) -> None:
+    """Measure decode and prefill rates of MODEL (a catalogue name or a .gguf file) or of a --shape.
+
+    Every rate comes with its interval, GPU and host time a step, achieved GB/s or TFLOP/s, the share of this device's
+    own measured read bandwidth or matrix rate, and what the card says of its power, clocks and heat. The run is kept in
+    data/runs like any other.
+
+    \b
+      lab bench smollm2-135m
+      lab bench --shape mistral-7b --quant f16,q8_0 --against llama-server
+    """
+    try:
+        with terminating():
+            bench(o)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+@contextlib.contextmanager
+def terminating() -> Iterator[None]:
+    """While inside, SIGTERM and SIGHUP interrupt as Ctrl-C does, so that records are closed and peers stopped."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def models_of(model: str | None, shape: str | None, quants: str) -> list[tuple[str, Any]]:
+    """(label of the quantisation, what makes the model), checked before anything is loaded. ParameterError."""
+    from labkit.models.model import Model
+    from labkit.models.shapes import ShapeModel
+
+    if (model is None) == (shape is None):
+        raise ParameterError("give a model or a --shape: `lab models` lists models, --shape mistral-7b needs no file")
+    if shape is not None:
+        names = [name.strip() for name in quants.split(",") if name.strip()]
+        if not names or len(set(names)) != len(names):
+            raise ParameterError(f"--quant {quants!r} is not a list of different weight types")
+        return [(name, ShapeModel(shape, name)) for name in names]
+    opened = Model(str(model))
+    return [(max(opened.bytes_by_type, key=lambda kind: opened.bytes_by_type[kind]).lower(), opened)]
+
+
+def bench(o: dict[str, Any]) -> None:
+    """The whole of it: settings checked, device opened, each model measured in turn, record closed, result shown."""
+    from labkit.engine.engine import default_device
+    from labkit.lab.bench import BenchRun, as_json
+    from labkit.measure.bench.report import Results, figure, table
+    from labkit.measure.bench.session import Plan, bench_model, described, measurements
+    from labkit.measure.bench.settings import Settings
+    from labkit.runtimes.llama_server import find_binary
+
+    names = (
+        "batch",
+        "prompt",
+        "depth",
+        "generate",
+        "repetitions",
+        "ub",
+        "slots",
+        "context",
+        "kv",
+        "arithmetic",
+        "seed",
+    )
+    settings = Settings(**{name: o[name] for name in names})
+    models = models_of(o["model"], o["shape"], o["quant"])
+    peer = find_binary(o["binary"]) if o["against"] else None
+    device = default_device(o["device"])
+    parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name", "binary")}
+    results = Results()
+    total = measurements(settings, peer is not None) * len(models)
+    with BenchRun("bench", parameters, device, total, keep=not o["no_record"], name=o["name"]) as run:
+        ceilings = measure_ceilings(run, device)
+        run.describe(model=described([model for _, model in models]))
+        if peer is not None:
+            run.note("peer", f"{peer.version}, {peer.path.name}")
+
+        def store(cell: Any, block: int, sample: Any) -> None:
+            metrics = sample.metrics | run.sensed(sample.start_s, sample.end_s) | ceilings.shares(sample.metrics)
+            if "power_w" in metrics and sample.tokens:
+                metrics["j_per_token"] = metrics["power_w"] * (sample.end_s - sample.start_s) / sample.tokens
+            results.add(cell, block, replace(sample, metrics=metrics))
+            run.store(cell.knobs(), block, metrics, sample.requests)
+
+        def figure_of() -> Any:
+            return figure(results.rows(), results, subtitle=f"{settings.repetitions} repetitions · {device.name}")
+
+        run.figure = figure_of
+        for quant, model in models:
+
+            def describe_programs(side: Any, quant: str = quant) -> None:
+                run.describe(programs={f"{quant} {name}": made for name, made in side.fingerprints().items()})
+
+            log = run.log(f"llama-server-{quant}") if peer is not None else Path()
+            plan = Plan(
+                settings, device, run.since, store, run.progress.show, run.progress.advance,
+                note=lambda text: run.note("bench", text),
+                described=describe_programs,
+                log=log, peer=peer,
+            )  # fmt: skip
+            try:
+                bench_model(plan, model, quant)
+            finally:
+                if peer is not None:
+                    run.redact(log)
+    rows = results.rows()
+    if o["as_json"]:
+        more = {"ceilings": ceilings.plain(), "random_weights": o["shape"] is not None}
+        click.echo(as_json(run.document(**more, rows=[row.plain() for row in rows])))
+        return
+    click.echo(f"{headline(o['model'], o['shape'])} on {device.name}, {device.info.driver_info}")
+    click.echo(f"{ceilings.text()}; {run.sensor}")
+    click.echo(table(rows))
+    if run.folder is not None:
+        click.echo(f"record: {run.folder}")
+
+
+def headline(model: str | None, shape: str | None) -> str:
+    """What was measured, in a few words."""
+    return str(model) if shape is None else f"{shape}, random weights (for speed only)"
+
+
+def measure_ceilings(run: "BenchRun", device: "Device") -> "Ceilings":
+    """The device's ceilings, measured now or kept, noted in the record."""
+    from labkit.measure.bench.ceilings import ceilings_of
+
+    run.progress.show("the device's ceilings")
+    found = ceilings_of(device)
+    run.note("ceilings", found.text())
+    return found

@@ -1,0 +1,87 @@
+"""llama-server as a side of the bench: the same prompts and lengths, rates from when its tokens came."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from labkit.measure.bench.costs import Costs
+from labkit.measure.bench.settings import Cell, Settings
+from labkit.measure.bench.sides import Sample, decode_metrics, prefill_metrics
+from labkit.measure.bench.streams import Arrivals
+from labkit.runtimes.llama_server import CHUNK, NAME, Answer, Binary, LlamaServer
+
+PEER_MARGIN = 2 << 30  # bytes llama.cpp takes beside weights and cache: compute buffers, its own context
+
+
+class PeerSide:
+    """A running llama-server that answers cells of the phases it was started for."""
+
+    name = NAME
+
+    def __init__(
+        self,
+        binary: Binary,
+        gguf: Path,
+        settings: Settings,
+        costs: Costs,
+        *,
+        phases: Sequence[str],
+        limit: int,
+        log: Path,
+        device_index: int | None,
+        waiting: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """`limit`: positions the model was made for. Raises RunError when the server does not come up."""
+        self.settings, self.costs = settings, costs
+        slots, context = shape(settings, phases, limit)
+        self.server = LlamaServer(
+            binary, gguf, slots=slots, context=context, log=log, ub=settings.ub or CHUNK, device_index=device_index,
+            waiting=waiting,
+        )  # fmt: skip
+
+    def measure(self, cell: Cell, prompts: Sequence[Sequence[int]], since: Callable[[float], float]) -> Sample:
+        """See `Side`."""
+        tokens = self.settings.tokens(cell) if cell.phase == "decode" else 1
+        answers = self.server.complete(prompts, tokens)
+        rows = [_row(answer, ids, since) for answer, ids in zip(answers, prompts, strict=True)]
+        if cell.phase == "prefill":
+            first = answers[0]
+            metrics = prefill_metrics(first.prompt, first.times[0] - first.submit_s, self.costs)
+            return Sample(metrics, rows, first.submit_s, first.times[0], first.prompt / 2, first.prompt)
+        streams = [Arrivals(answer.prompt, answer.submit_s, answer.times) for answer in answers]
+        metrics, window = decode_metrics(streams, self.costs)
+        rows = [row | window.row(i, since) for i, row in enumerate(rows)]
+        return Sample(metrics, rows, window.start_s, window.end_s, window.depth, window.tokens)
+
+    def close(self) -> None:
+        """Stop the server."""
+        self.server.close()
+
+
+def shape(settings: Settings, phases: Sequence[str], limit: int) -> tuple[int, int]:
+    """(slots, positions a slot) that a server needs for these phases."""
+    slots = max(settings.batch, default=1) if "decode" in phases else 1
+    context = max(
+        settings.decode_context if "decode" in phases else 0, settings.prefill_context if "prefill" in phases else 0
+    )
+    return slots, min(-(-(context + 8) // 256) * 256, limit)
+
+
+def peer_bytes(settings: Settings, costs: Costs, model_bytes: int, phases: Sequence[str], limit: int) -> int:
+    """Device memory a server of that shape takes, about."""
+    slots, context = shape(settings, phases, limit)
+    return model_bytes + slots * context * costs.kv_bytes + PEER_MARGIN
+
+
+def _row(answer: Answer, ids: Sequence[int], since: Callable[[float], float]) -> dict[str, Any]:
+    return {
+        "prompt_sha256": hashlib.sha256(repr(list(ids)).encode()).hexdigest(),
+        "prompt_tokens": answer.prompt,
+        "completion_tokens": len(answer.times),
+        "submit_s": since(answer.submit_s),
+        "first_token_s": since(answer.times[0]),
+        "last_token_s": since(answer.times[-1]),
+        "finish": "length",
+        "server": answer.timings,
+    }

@@ -1,0 +1,193 @@
+"""The result of a bench: a row a cell with intervals and shares of the device's ceilings, as a table, JSON or figure."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from labkit.errors import ParameterError
+from labkit.measure.bench.settings import OURS, Cell
+from labkit.measure.bench.sides import Sample
+from labkit.measure.statistics import Interval, interval, paired_ratios
+
+RATE = {"decode": "decode_tok_s", "prefill": "prefill_tok_s"}
+WIDTH = 120
+
+
+@dataclass
+class Results:
+    """Samples as they come, by cell and block."""
+
+    samples: dict[Cell, dict[int, Sample]] = field(default_factory=lambda: defaultdict(dict))
+
+    def add(self, cell: Cell, block: int, sample: Sample) -> None:
+        """Keep one."""
+        self.samples[cell][block] = sample
+
+    def values(self, cell: Cell, metric: str) -> dict[int, float]:
+        """The samples of a metric by block."""
+        found = self.samples.get(cell, {})
+        return {block: sample.metrics[metric] for block, sample in found.items() if metric in sample.metrics}
+
+    def rows(self) -> list["Row"]:
+        """A row for each cell that has a sample."""
+        return [self._row(cell) for cell in sorted(self.samples, key=_order)]
+
+    def _row(self, cell: Cell) -> "Row":
+        rate = RATE[cell.phase]
+        rates = self.values(cell, rate)
+        names = dict.fromkeys(name for sample in self.samples[cell].values() for name in sample.metrics)
+        middles = {name: median(self.values(cell, name).values()) for name in names if name != rate}
+        return Row(cell, geometric(rates.values()), middles, self._against(cell, rate))
+
+    def _against(self, cell: Cell, rate: str) -> dict[str, Interval]:
+        """Ratios of this cell to other runtimes' of the same work, paired by block; ours only."""
+        found = {}
+        for other in self.samples:
+            same = (other.quant, other.phase, other.streams, other.prompt) == (
+                cell.quant, cell.phase, cell.streams, cell.prompt,
+            )  # fmt: skip
+            if cell.runtime == OURS and same and other.runtime != OURS:
+                pairs = paired_ratios(self.values(cell, rate), self.values(other, rate))
+                if pairs.ratios:
+                    found[other.runtime] = interval(pairs.logs).exp()
+        return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell's result: its rate with a 95 % interval, medians of its other metrics, ratios to other runtimes."""
+
+    cell: Cell
+    rate: Interval
+    metrics: dict[str, float]
+    against: dict[str, Interval]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            **self.cell.knobs(),
+            "tok_s": self.rate.estimate, "tok_s_low": self.rate.low, "tok_s_high": self.rate.high, "n": self.rate.n,
+            **self.metrics,
+            "ratio_to": {
+                name: {"estimate": r.estimate, "low": r.low, "high": r.high, "n": r.n} for name, r in self.against.items()
+            },
+        }  # fmt: skip
+
+
+def geometric(values: Iterable[float]) -> Interval:
+    """The geometric mean with its 95 % interval, taken on logarithms."""
+    return interval([math.log(value) for value in values]).exp()
+
+
+def _order(cell: Cell) -> tuple[Any, ...]:
+    return cell.quant, cell.phase, cell.prompt, cell.streams, cell.runtime != OURS
+
+
+# As text
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number to `digits` significant digits without an exponent; nothing for None."""
+    if value is None:
+        return ""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{places}f}"
+
+
+def _bounds(found: Interval) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    away = max(found.high / found.estimate - 1, 1 - found.low / found.estimate)
+    return f"±{100 * away:.1f}%" if away < 1 else "wide"
+
+
+HEADS = (
+    "quant",
+    "work",
+    "runtime",
+    "tok/s",
+    "95 %",
+    "to peer",
+    "step ms",
+    "gpu ms",
+    "host ms",
+    "rate",
+    "share",
+    "W",
+    "MHz",
+    "°C",
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, at most 120 columns wide: every number to three digits or more, its interval as ± of it."""
+    lines = [HEADS, *(_line(row) for row in rows)]
+    keep = [i for i in range(len(HEADS)) if any(line[i] for line in lines[1:])]
+    lines = [tuple(line[i] for i in keep) for line in lines]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(keep))]
+    left = {"quant", "work", "runtime"}
+    text = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if HEADS[keep[i]] in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip()[:WIDTH])
+    return "\n".join(text)
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    m = row.metrics
+    if row.cell.phase == "decode":
+        rate, share = f"{number(m.get('achieved_gb_s'))} GB/s", m.get("share_of_read_bandwidth")
+    else:
+        rate, share = f"{number(m['achieved_gflop_s'] / 1e3)} TF/s", m.get("share_of_matrix_rate")
+    ratio = next(iter(row.against.values()), None)
+    return (
+        row.cell.quant, row.cell.label, row.cell.runtime, number(row.rate.estimate, 4), _bounds(row.rate),
+        f"{ratio.estimate:.2f}x" if ratio else "",
+        number(m.get("step_ms")), number(m.get("gpu_ms_step")), number(m.get("host_ms_step"), 2), rate,
+        f"{100 * share:.0f}%" if share is not None else "",
+        number(m.get("power_w")), f"{m['core_mhz']:.0f}" if "core_mhz" in m else "",
+        f"{m['temperature_c']:.0f}" if "temperature_c" in m else "",
+    )  # fmt: skip
+
+
+# As a figure
+
+
+def figure(rows: Sequence[Row], results: Results, *, subtitle: str) -> Any:
+    """Decode rates over streams (else prefill rates over prompt lengths), a line a runtime and quantisation; a plotly
+    figure. ImportError without plotly, ParameterError when there is nothing to draw."""
+    from labkit.lab.figures import scaling
+
+    phase = "decode" if len({row.cell.streams for row in rows if row.cell.phase == "decode"}) > 1 else "prefill"
+    chosen = [row.cell for row in rows if row.cell.phase == phase]
+    if not chosen:
+        raise ParameterError("there is no cell to draw")
+    shallow = min(cell.prompt for cell in chosen)
+    if phase == "decode":
+        chosen = [cell for cell in chosen if cell.prompt == shallow]
+    rate, knob = RATE[phase], "streams" if phase == "decode" else "prompt"
+    points = [(cell, value) for cell in chosen for value in results.values(cell, rate).values()]
+    columns = {
+        knob: [getattr(cell, knob) for cell, _ in points],
+        rate: [value for _, value in points],
+        "runtime": [f"{cell.runtime} {cell.quant}" for cell, _ in points],
+    }
+    best = max((row for row in rows if row.cell in chosen and row.cell.runtime == OURS), key=lambda r: r.rate.estimate)
+    made = number(best.rate.estimate, 4)
+    title = (
+        f"{made} tokens a second decoded by {best.cell.streams} streams ({best.cell.quant})"
+        if phase == "decode"
+        else f"{made} prompt tokens a second, {best.cell.prompt} at once ({best.cell.quant})"
+    )
+    return scaling(
+        columns, knob, rate, title=title, subtitle=subtitle, series="runtime", log_y=True,
+        x_title="streams" if phase == "decode" else "tokens of the prompt", y_title="tokens a second",
+    )  # fmt: skip

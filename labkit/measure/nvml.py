@@ -1,0 +1,123 @@
+"""NVIDIA's management library by ctypes: the few calls telemetry needs, each allowed to be missing."""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from labkit.measure.telemetry import Reading
+
+VENDOR = 0x10DE
+LIBRARIES = (
+    "libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+)
+_SM, _MEMORY = 1, 2  # nvmlClockType_t
+_POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; the plain call is a mean over a second on newer cards
+# nvmlClocksThrottleReasons
+_REASONS = {
+    0x4: "power cap", 0x8: "hardware slowdown", 0x20: "heat", 0x40: "heat", 0x80: "power brake", 0x2: "application clocks",
+}  # fmt: skip
+
+
+class _Utilisation(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Field(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
+        ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong),
+    )  # fmt: skip
+
+
+def dashed(uuid: str) -> str:
+    """A Vulkan device UUID (32 hex digits) as NVML writes it: `GPU-99701555-2103-...`."""
+    cuts = (uuid[:8], uuid[8:12], uuid[12:16], uuid[16:20], uuid[20:])
+    return "GPU-" + "-".join(cuts)
+
+
+def load_library(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any | None:
+    """libnvidia-ml, or None where it is not installed."""
+    for name in LIBRARIES:
+        try:
+            return open_library(name)
+        except OSError:
+            continue
+    return None
+
+
+class Nvml:
+    """Readings of one card through the library; made by `of`."""
+
+    name = "NVML"
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self.library, self.handle = library, handle
+
+    @classmethod
+    def of(
+        cls, vendor_id: int, uuid: str, pci: str | None = None, library: Any | None = None
+    ) -> "tuple[Nvml | None, str]":
+        """The card of a Vulkan device, found by UUID, else by its place on the PCI bus; or None and why."""
+        if vendor_id != VENDOR:
+            return None, ""
+        library = library or load_library()
+        if library is None:
+            return None, "libnvidia-ml.so.1 is not installed"
+        if (code := library.nvmlInit_v2()) != 0:
+            return None, f"NVML does not start (code {code})"
+        handle = ctypes.c_void_p()
+        if library.nvmlDeviceGetHandleByUUID(dashed(uuid).encode(), ctypes.byref(handle)) == 0:
+            return cls(library, handle), ""
+        if pci and library.nvmlDeviceGetHandleByPciBusId_v2(pci.encode(), ctypes.byref(handle)) == 0:
+            return cls(library, handle), ""
+        return None, f"NVML does not know the device {dashed(uuid)}"
+
+    def _number(self, call: str, *arguments: Any, kind: Any = ctypes.c_uint) -> int | None:
+        out = kind()
+        try:
+            code = getattr(self.library, call)(self.handle, *arguments, ctypes.byref(out))
+        except AttributeError:  # an older driver
+            return None
+        return int(out.value) if code == 0 else None
+
+    def _power_mw(self) -> int | None:
+        field = _Field(id=_POWER_INSTANT)
+        try:
+            code = self.library.nvmlDeviceGetFieldValues(self.handle, 1, ctypes.byref(field))
+        except AttributeError:
+            code = -1
+        if code == 0 and field.result == 0 and field.value:
+            return int(field.value) & 0xFFFFFFFF if field.type == 1 else int(field.value)
+        return self._number("nvmlDeviceGetPowerUsage")
+
+    def read(self) -> Reading:
+        """The present."""
+        power, load = self._power_mw(), _Utilisation()
+        core, memory = (self._number("nvmlDeviceGetClockInfo", clock) for clock in (_SM, _MEMORY))
+        heat = self._number("nvmlDeviceGetTemperature", 0)
+        busy = self.library.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(load)) == 0
+        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong) or 0
+        return Reading(
+            power_w=None if power is None else power / 1000,
+            core_mhz=None if core is None else float(core),
+            memory_mhz=None if memory is None else float(memory),
+            temperature_c=None if heat is None else float(heat),
+            utilisation=load.gpu / 100 if busy else None,
+            limited="+".join(sorted({name for bit, name in _REASONS.items() if reasons & bit})),
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Power limit, highest clocks, ECC."""
+        limit = self._number("nvmlDeviceGetEnforcedPowerLimit")
+        current, pending = ctypes.c_uint(), ctypes.c_uint()
+        ecc = self.library.nvmlDeviceGetEccMode(self.handle, ctypes.byref(current), ctypes.byref(pending)) == 0
+        found = {
+            "power_limit_w": None if limit is None else limit / 1000,
+            "core_max_mhz": self._number("nvmlDeviceGetMaxClockInfo", _SM),
+            "memory_max_mhz": self._number("nvmlDeviceGetMaxClockInfo", _MEMORY),
+            "ecc": bool(current.value) if ecc else None,
+        }
+        return {key: value for key, value in found.items() if value is not None}

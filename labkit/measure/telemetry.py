@@ -1,0 +1,158 @@
+"""What the card says of itself while it works: power, clocks, temperature, load, read a few times a second by a thread.
+
+NVIDIA cards through NVML, AMD cards through amdgpu's files; a device that neither knows has no telemetry, and the
+columns stay empty: nothing is guessed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from labkit.vulkan.device import Device
+from labkit.vulkan.hardware import pci_address
+
+PERIOD_S = 0.05
+METRICS = ("power_w", "core_mhz", "memory_mhz", "temperature_c")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back."""
+
+    power_w: float | None = None
+    core_mhz: float | None = None
+    memory_mhz: float | None = None
+    temperature_c: float | None = None
+    utilisation: float | None = None
+    limited: str = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it says nothing at all."""
+        return all(getattr(self, field.name) in (None, "") for field in fields(self))
+
+
+COLUMNS = ("time_s", *(field.name for field in fields(Reading)))
+
+
+class Source(Protocol):
+    """Where readings come from."""
+
+    name: str
+
+    def read(self) -> Reading:
+        """The present."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What does not change while it runs: limits, ECC."""
+        ...
+
+
+def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, str]:
+    """The source for `device`, and which it is; or None and why there is none. `root`: the file system's, for tests."""
+    from labkit.measure.amdgpu import Amdgpu
+    from labkit.measure.nvml import Nvml
+
+    if device.is_cpu:
+        return None, "no telemetry: a driver on the CPU has no sensors of its own"
+    tried = []
+    for make in (
+        lambda: Nvml.of(device.info.vendor_id, device.info.uuid, pci_address(device)),
+        lambda: Amdgpu.of(device.info.vendor_id, pci_address(device), root),
+    ):
+        found, why = make()
+        if found is not None:
+            return found, found.name
+        tried.append(why)
+    return None, f"no telemetry: {'; '.join(why for why in tried if why) or 'its vendor is not one labkit reads'}"
+
+
+class Telemetry:
+    """Readings of a source, taken by a thread from `start` to `stop`; a context manager. Without a source it is empty.
+
+    `readings` holds (time of `time.perf_counter`, reading)."""
+
+    def __init__(self, source: Source | None, period_s: float = PERIOD_S) -> None:
+        self.source, self.period_s = source, period_s
+        self.readings: list[tuple[float, Reading]] = []
+        self.trouble = ""  # why readings stopped coming, if they did
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._taken = 0
+
+    def start(self) -> "Telemetry":
+        """Begin reading."""
+        if self.source is not None and self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="labkit-telemetry", daemon=True)
+            self._thread.start()
+        return self
+
+    def _run(self) -> None:
+        assert self.source is not None
+        while not self._stop.is_set():
+            try:
+                began = time.perf_counter()
+                reading = self.source.read()
+                self.readings.append(((began + time.perf_counter()) / 2, reading))
+            except Exception as error:  # a sensor that fails must not end the bench
+                self.trouble = f"{self.source.name} stopped answering: {error}"
+                return
+            self._stop.wait(self.period_s)
+
+    def stop(self) -> None:
+        """End reading; the readings stay."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def window(self, start_s: float, end_s: float) -> dict[str, float]:
+        """Means over the readings in a window, by metric; only what the card said, nothing for an empty window."""
+        inside = [reading for at, reading in list(self.readings) if start_s <= at <= end_s]
+        found = {}
+        for metric in METRICS:
+            values = [value for reading in inside if (value := getattr(reading, metric)) is not None]
+            if values:
+                found[metric] = sum(values) / len(values)
+        return found
+
+    def limits(self, start_s: float, end_s: float) -> set[str]:
+        """What held the card back in a window."""
+        inside = [reading for at, reading in list(self.readings) if start_s <= at <= end_s]
+        return {part for reading in inside for part in reading.limited.split("+") if part}
+
+    def fresh(self, since: Callable[[float], float]) -> str:
+        """Lines of `telemetry.csv` for readings not yet asked for, times through `since`."""
+        new = self.readings[self._taken : len(self.readings)]
+        self._taken += len(new)
+        return "".join(csv_line(since(at), reading) for at, reading in new)
+
+    def __enter__(self) -> "Telemetry":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+
+def csv_line(at: float, reading: Reading) -> str:
+    """One line of `telemetry.csv`; empty between the commas where the card does not say."""
+    cells = [f"{at:.4f}"]
+    for field in fields(Reading):
+        value = getattr(reading, field.name)
+        cells.append("" if value is None else value if isinstance(value, str) else f"{value:.6g}")
+    return ",".join(cells) + "\n"
+
+
+def header() -> str:
+    """The first line of `telemetry.csv`."""
+    return ",".join(COLUMNS) + "\n"
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """The mean of what is there, or None."""
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
