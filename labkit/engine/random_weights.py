@@ -70,8 +70,8 @@ def _noise(kind: str) -> np.ndarray:
         return units
     if plane == "scales" and layout in ("q4k", "q5k"):  # d, d_min and packed six-bit pairs
         rows = rng.integers(0, 256, (1 << 16, 16), dtype=np.uint8)
-        d = _SPREAD / (36 * (4.6 if layout == "q4k" else 9.2))
-        rows[:, :4].view(np.float16)[:] = d, (7.5 if layout == "q4k" else 15.5) * d
+        scale, middle = (_SPREAD / (36 * 4.6), 7.5) if layout == "q4k" else (_SPREAD / (36 * 9.2), 15.5)
+        rows[:, :4].view(np.float16)[:] = scale, middle * scale
         return rows
     if plane == "scales":
         step = _SPREAD / {"q8": 73, "q4": 4.6, "q4m": 4.6}[layout]
