@@ -23,6 +23,8 @@ class Kernel:
     line for a constant that does not exist, too much shared memory, or a workgroup over the device's limits.
     """
 
+    create_flags = 0  # VkPipelineCreateFlags
+
     def __init__(
         self,
         device: "Device",
@@ -133,7 +135,10 @@ class Kernel:
         )  # fmt: skip
         layout = s.new("VkPipelineLayout *")
         raw.check(s.lib.vkCreatePipelineLayout(device.handle, layout_info, s.ffi.NULL, layout), f"building {self.name}")
-        create = s.struct("ComputePipelineCreateInfo", "COMPUTE_PIPELINE_CREATE_INFO", stage=stage[0], layout=layout[0])
+        create = s.struct(
+            "ComputePipelineCreateInfo", "COMPUTE_PIPELINE_CREATE_INFO",
+            flags=self.create_flags, stage=stage[0], layout=layout[0],
+        )  # fmt: skip
         pipeline = s.new("VkPipeline *")
         result = s.lib.vkCreateComputePipelines(device.handle, device.pipeline_cache, 1, create, s.ffi.NULL, pipeline)
         s.lib.vkDestroyShaderModule(device.handle, module[0], s.ffi.NULL)
