@@ -1,5 +1,6 @@
 """Which element of a cooperative matrix each invocation holds, asked of the device, and what a kernel may make of it."""
 
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from labkit.vulkan.device import Device
 _HELD = 16  # components of a matrix an invocation may have
 _NONE = 0xFFFFFFFF
 _NIBBLES = 8  # components that fit a constant, 4 bits each
+_known: "weakref.WeakKeyDictionary[Device, Layout | None]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -47,22 +49,19 @@ def understand(found: np.ndarray, size: int) -> Layout | None:
 
     Direct layouts come first, then those by rows.
     """
-    layouts = [layout for transposed in (False, True) if (layout := _regular(found, size, transposed))]
+    layouts = [layout for transposed in (False, True) if (layout := regular(found, size, transposed))]
     return min(layouts, key=lambda layout: not layout.direct, default=None)
 
 
 def layout_of(device: Device) -> Layout | None:
     """`understand` of what the device says, asked once; None without cooperative matrices too."""
-    known: dict[Device, Layout | None] = _KNOWN
-    if device not in known:
-        known[device] = understand(read(device), device.coopmat_size) if device.coopmat_size else None
-    return known[device]
+    if device not in _known:
+        _known[device] = understand(read(device), device.coopmat_size) if device.coopmat_size else None
+    return _known[device]
 
 
-_KNOWN: dict[Device, Layout | None] = {}
-
-
-def _regular(found: np.ndarray, size: int, transposed: bool) -> Layout | None:
+def regular(found: np.ndarray, size: int, transposed: bool) -> Layout | None:
+    """The layout by rows, or by columns if `transposed`, where it is regular."""
     lanes = found.shape[1]
     count = size * size // lanes
     acc, operand = found[0, :, :count], found[2 if transposed else 1]

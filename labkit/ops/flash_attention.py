@@ -81,8 +81,11 @@ def choose(device: Device, group: int, head_dim: int) -> tuple[Cut | None, str]:
         return None, f"heads of {head_dim} are no multiple of 16"
     wide = {"size": size, "subgroup": subgroup_for_coopmat(device)}
     pack = next(n for n in (8, 4, 2, 1) if n <= group and (group % n == 0 or n == 1))
+    held = (
+        head_dim // size // (2 if layout.transposed else 1)
+    )  # the other way round, each invocation has more of k and v
     for subgroups, columns in ((8, 32), (4, 32), (4, 16)):
-        cut = Cut(subgroups, 1, columns, min(pack, subgroups), head_dim // size, **wide)
+        cut = Cut(subgroups, 1, columns, min(pack, subgroups), held, **wide)
         if cut.shared_bytes(head_dim, layout) <= device.info.max_shared_bytes:
             return cut, ""
     return None, f"heads of {head_dim} need more shared memory than {device.name} has"

@@ -8,7 +8,7 @@ import pytest
 from labkit.errors import ParameterError
 from labkit.ops import attention as attention_op
 from labkit.ops import flash_attention as op
-from labkit.ops.coopmat_layout import _regular, layout_of, read
+from labkit.ops.coopmat_layout import read, regular
 from labkit.ops.flash_attention import Cut, blocks_of, choose, flash_attention, most_blocks, record, reference
 from labkit.ops.kv_cache import PAGE, upload
 from labkit.ops.linear_cuts import subgroup_for_coopmat
@@ -144,7 +144,7 @@ def test_every_cut_of_the_work_gives_the_same_attention(coopmat_device, changes)
 @pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 def test_layouts_that_send_p_through_memory_give_the_same_attention(coopmat_device, transposed, monkeypatch):
-    layout = _regular(read(coopmat_device), coopmat_device.coopmat_size, transposed)
+    layout = regular(read(coopmat_device), coopmat_device.coopmat_size, transposed)
     if layout is None:
         pytest.skip("this device's accumulators are irregular that way round")
     monkeypatch.setattr(op, "layout_of", lambda device: dataclasses.replace(layout, direct=False))
