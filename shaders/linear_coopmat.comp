@@ -1,6 +1,6 @@
 // linear_coopmat: linear on cooperative matrices: y[r][i] = sum over k of W[i][k] * x[r][k], float16 products, float32 sums.
 //
-//   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
+// Epilogues: include/epilogue.glsl.
 //
 // W: [n][k] in resident tiles (include/weights.glsl). x: float16 in tiles [rows / 16][k / 16][16][16] (tile_f16.comp, with
 // the order of elements that the weights unpack to). y: float32 [rows][y_stride].
@@ -22,6 +22,7 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
+#include "epilogue.glsl"
 #include "weights.glsl"
 
 layout(constant_id = 0) const uint CM = 16;
@@ -32,12 +33,13 @@ layout(constant_id = 4) const uint FC = 1;
 layout(constant_id = 5) const uint SR = 1;
 layout(constant_id = 6) const uint SC = 1;
 layout(constant_id = 7) const uint SK = 1;
-layout(constant_id = 8) const uint EPILOGUE = 0;
+layout(constant_id = 8) const uint TILED = 0;      // SWIGLU: 1 + the ORDER of the float16 tiles that y is; 0: y is float32
 layout(constant_id = 9) const uint UNROLL = 1;    // blocks (float16) or units (codes) of K whose loads are in flight at once
 layout(constant_id = 10) const bool DIRECT = false;  // SK is 1, no SWIGLU, n and rows are multiples of CM and CN
-layout(constant_id = 11) const uint SUBGROUP = 32;
-layout(constant_id = 12) const uint LOCAL = 32;    // SR * SC * SK * SUBGROUP
-layout(local_size_x_id = 12, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 11) const bool PIPE = false;  // float16: load the next blocks of W before the last are multiplied
+layout(constant_id = 12) const uint SUBGROUP = 32;
+layout(constant_id = 13) const uint LOCAL = 32;    // SR * SC * SK * SUBGROUP
+layout(local_size_x_id = 13, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
@@ -48,7 +50,10 @@ layout(push_constant, std430) uniform Push {
     uint n;
     uint k;
     uint y_stride;
+    EPILOGUE_PUSH
 };
+
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { float16_t v[]; };
 
 const uint SUBGROUPS = SR * SC * SK;
 const uint ROWS = FR * CM;                 // of W, a subgroup
@@ -172,13 +177,20 @@ void main() {
     }
 #else
     const uint PARTS = 16 / CK, whole = blocks / (SK * UNROLL) * (SK * UNROLL);
+    coopmat<float16_t, gl_ScopeSubgroup, CM, CK, gl_MatrixUseA> next[UNROLL * PARTS * FR];
+#define LOAD_NEXT(b)                                               \
+    [[unroll]] for (uint u = 0; u < UNROLL * PARTS; u++)           \
+        [[unroll]] for (uint i = 0; i < FR; i++)                   \
+            LOAD_A(next[u * FR + i], (b) + u / PARTS * SK, u % PARTS * CK, i)
+    if (PIPE && sk < whole) LOAD_NEXT(sk)
     for (uint b = sk; b < whole; b += SK * UNROLL) {
+        if (!PIPE) LOAD_NEXT(b)
         coopmat<float16_t, gl_ScopeSubgroup, CM, CK, gl_MatrixUseA> a[UNROLL * PARTS * FR];
         coopmat<float16_t, gl_ScopeSubgroup, CK, CN, gl_MatrixUseB> e[UNROLL * PARTS * FC];
-        [[unroll]] for (uint u = 0; u < UNROLL * PARTS; u++)
-            [[unroll]] for (uint i = 0; i < FR; i++) LOAD_A(a[u * FR + i], b + u / PARTS * SK, u % PARTS * CK, i)
+        [[unroll]] for (uint i = 0; i < UNROLL * PARTS * FR; i++) a[i] = next[i];
         [[unroll]] for (uint u = 0; u < UNROLL * PARTS; u++)
             [[unroll]] for (uint j = 0; j < FC; j++) LOAD_B(e[u * FC + j], b + u / PARTS * SK, u % PARTS * CK, j)
+        if (PIPE && b + SK * UNROLL < whole) LOAD_NEXT(b + SK * UNROLL)  // in flight while these are multiplied
         [[unroll]] for (uint u = 0; u < UNROLL * PARTS; u++)
             [[unroll]] for (uint j = 0; j < FC; j++)
                 [[unroll]] for (uint i = 0; i < FR; i++)
@@ -200,7 +212,7 @@ void main() {
             [[unroll]] for (uint j = 0; j < FC; j++) {
                 const uint row = row0 + i * CM, col = col0 + j * CN;
                 if (row < n && col < rows) {
-                    if (EPILOGUE == 1) {
+                    if (EPILOGUE == ADD) {
                         coopmat<float, gl_ScopeSubgroup, CM, CN, gl_MatrixUseAccumulator> old;
                         coopMatLoad(old, y.v, col * y_stride + row, y_stride, gl_CooperativeMatrixLayoutColumnMajor);
                         acc[i * FC + j] += old;
@@ -211,7 +223,7 @@ void main() {
         return;
     }
     // Straight-line rounds, one a row of fragments: a loop with a barrier in it would be kept, and the sums with it in memory.
-    const uint step = EPILOGUE == 2 ? 2 : 1, own = (sg - sk) * FC * CM * CN;  // stages of the SK subgroups of these rows
+    const uint step = EACH_ROWS, own = (sg - sk) * FC * CM * CN;  // stages of the SK subgroups of these rows
 #define ROUND(i)                                                                                                    \
     if (i < FR) {                                                                                                   \
         [[unroll]] for (uint j = 0; j < FC; j++)                                                                    \
@@ -222,12 +234,11 @@ void main() {
             float total = 0.0, other = 0.0;                                                                         \
             for (uint p = 0; p < SK; p++) {                                                                         \
                 total += stage[own + p * FC * CM * CN + at];                                                        \
-                if (EPILOGUE == 2) other += stage[own + p * FC * CM * CN + at + 1];                                 \
+                if (EACH_ROWS == 2) other += stage[own + p * FC * CM * CN + at + 1];                                \
             }                                                                                                       \
             if (row < n && col < rows) {                                                                            \
-                if (EPILOGUE == 2) y.v[col * y_stride + row / 2] = total / (1.0 + exp(-total)) * other;             \
-                else if (EPILOGUE == 1) y.v[col * y_stride + row] += total;                                         \
-                else y.v[col * y_stride + row] = total;                                                             \
+                if (TILED > 0) Halves(y).v[tiled_at(col, row / 2, n / 2, TILED - 1)] = float16_t(swiglu(total, other)); \
+                else FINISH(col, row, total, other)                                                                 \
             }                                                                                                       \
         }                                                                                                           \
         barrier();                                                                                                  \

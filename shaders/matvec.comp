@@ -1,6 +1,7 @@
 // matvec: the GPU cut of linear for few activation rows (1 to 8): y[r][i] = sum over k of W[i][k] * x[r][k].
 //
-//   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
+// Epilogues: include/epilogue.glsl. With NORM (and one row of x) x is first normed: x / sqrt(mean(x^2) + eps) * gain; the
+// products are taken of x * gain and the factor is multiplied to the sums. The row is logit_rows[0] then with GATHER.
 //
 // W: [n][k] in resident tiles (include/weights.glsl). x: float32 [rows][x_stride]. y: float32 [rows][y_stride].
 // A team of 32 invocations reads 512 contiguous bytes at a time, 16 each: one tile of f16, bf16 or q8 (two invocations a
@@ -19,17 +20,22 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
+#include "epilogue.glsl"
 #include "weights.glsl"
 
 layout(constant_id = 0) const uint COLS = 1;
 layout(constant_id = 1) const uint TILES = 2;
 layout(constant_id = 2) const uint TEAMS = 4;
-layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 3) const uint NORM_WIDTH = 0;  // k, with NORM; else 0
 layout(constant_id = 4) const uint UNROLL = 2;   // steps of K whose loads are in flight at once
-layout(constant_id = 5) const bool TAIL = false;  // k is not a multiple of a step
-layout(constant_id = 6) const uint LOCAL = 128;   // 32 * TEAMS
-layout(local_size_x_id = 6, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 5) const bool TAIL = false;  // k is not a multiple of TEAMS * UNROLL steps
+layout(constant_id = 6) const bool PIPE = false;  // load the next steps before the last are multiplied
+layout(constant_id = 7) const bool GATHER = false;
+layout(constant_id = 8) const uint LOCAL = 128;   // 32 * TEAMS
+layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
@@ -41,6 +47,10 @@ layout(push_constant, std430) uniform Push {
     uint k;
     uint x_stride;
     uint y_stride;
+    EPILOGUE_PUSH
+    Floats4 gain;
+    Words logit_rows;
+    float eps;
 };
 
 #if defined(WEIGHT_Q4)
@@ -53,7 +63,9 @@ const uint EACH = 4, STEP = 8;
 const uint EACH = 8, STEP = 16;
 #endif
 const uint PER_TILE = BLOCK / EACH;  // invocations on a row of a tile
+const bool NORM = NORM_WIDTH > 0;
 shared float parts[TEAMS * 32 * TILES * COLS];
+shared vec4 normed[NORM ? NORM_WIDTH / 4 : 1];
 
 // Four elements (from 4 * i) of an invocation's 16 bytes, as codes.
 vec4 four(uvec4 q, uint i) {
@@ -72,6 +84,18 @@ vec4 four(uvec4 q, uint i) {
 #endif
 }
 
+// UNROLL steps of K from `first`, for each tile; a step behind the end repeats the last (its activations count as zeros).
+#define LOAD(first)                                                                            \
+    {                                                                                          \
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {                                 \
+            const uint step = (first) + i / TILES * TEAMS;                                     \
+            const uint at = (TAIL ? min(step, steps - 1) : step) * STEP + within;              \
+            const uint tile = base[i % TILES] + (TAIL ? min(at / BLOCK, blocks - 1) : at / BLOCK); \
+            q[i] = w.v[(tile * TILE + row) * PER_TILE + (at % BLOCK) / EACH];                  \
+            s[i] = load_scale(scales, tile, row);                                              \
+        }                                                                                      \
+    }
+
 void main() {
     const uint lane = gl_LocalInvocationIndex % 32, team = gl_LocalInvocationIndex / 32;
     const uint blocks = (k + BLOCK - 1) / BLOCK, steps = (k + STEP - 1) / STEP;
@@ -89,30 +113,54 @@ void main() {
     float sum[TILES][COLS];
     for (uint t = 0; t < TILES; t++)
         for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
-    for (uint step = team; step < steps; step += TEAMS * UNROLL) {
-        uvec4 q[UNROLL][TILES];
-        Scale s[UNROLL][TILES];
-        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
-            const uint at = min(step + u * TEAMS, steps - 1) * STEP + within;  // element of K
-            const uint block = min(at / BLOCK, blocks - 1);
-            [[unroll]] for (uint t = 0; t < TILES; t++) {
-                const uint tile = base[t] + block;
-                q[u][t] = w.v[(tile * TILE + row) * PER_TILE + (at % BLOCK) / EACH];
-                s[u][t] = load_scale(scales, tile, row);
-            }
+    uvec4 q[UNROLL * TILES];
+    Scale s[UNROLL * TILES];
+    if (PIPE) LOAD(team)
+    float factor = 1.0;
+    if (NORM) {
+        uint from = 0;
+        bool real = true;
+        if (GATHER) {
+            from = logit_rows.v[0];
+            real = from != 0xFFFFFFFFu;
+            from = real ? from * (x_stride / 4) : 0;
         }
+        vec4 squares = vec4(0.0);
+        for (uint i = gl_LocalInvocationIndex; i < NORM_WIDTH / 4; i += LOCAL) {
+            const vec4 a = real ? x.v[from + i] : vec4(0.0);
+            squares = fma(a, a, squares);
+            normed[i] = a * gain.v[i];
+        }
+        const float own = subgroupAdd((squares.x + squares.y) + (squares.z + squares.w));
+        if (subgroupElect()) parts[gl_SubgroupID] = own;
+        barrier();
+        float total = 0.0;
+        for (uint i = 0; i < gl_NumSubgroups; i++) total += parts[i];
+        factor = 1.0 / sqrt(total / float(NORM_WIDTH) + eps);
+        barrier();
+    }
+    for (uint step = team; step < steps; step += TEAMS * UNROLL) {
+        if (!PIPE) LOAD(step)
+        uvec4 held[UNROLL * TILES];
+        Scale scale[UNROLL * TILES];
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {
+            held[i] = q[i];
+            scale[i] = s[i];
+        }
+        if (PIPE && step + TEAMS * UNROLL < steps) LOAD(step + TEAMS * UNROLL)  // in flight while these are multiplied
         [[unroll]] for (uint u = 0; u < UNROLL; u++) {
             const uint at = (step + u * TEAMS) * STEP + within;
-            if (step + u * TEAMS >= steps) break;
             [[unroll]] for (uint c = 0; c < COLS; c++) {
-                const uint from = (min(first_col + c, rows - 1) * x_stride + at) / 4;
+                const uint from = (min(first_col + c, rows - 1) * x_stride) / 4, last = k / 4 - 1;
                 float part[TILES], total = 0.0;
                 [[unroll]] for (uint t = 0; t < TILES; t++) part[t] = 0.0;
                 [[unroll]] for (uint i = 0; i < EACH / 4; i++) {
-                    const vec4 a = TAIL && at + 4 * i >= k ? vec4(0.0) : x.v[from + i];
+                    const uint quad = TAIL ? min(at / 4 + i, last) : at / 4 + i;
+                    vec4 a = NORM ? normed[quad] : x.v[from + quad];
+                    if (TAIL && at + 4 * i >= k) a = vec4(0.0);
                     total += (a.x + a.y) + (a.z + a.w);
                     [[unroll]] for (uint t = 0; t < TILES; t++) {
-                        const vec4 e = four(q[u][t], i);
+                        const vec4 e = four(held[u * TILES + t], i);
                         part[t] = fma(e.x, a.x, part[t]);
                         part[t] = fma(e.y, a.y, part[t]);
                         part[t] = fma(e.z, a.z, part[t]);
@@ -120,10 +168,11 @@ void main() {
                     }
                 }
                 [[unroll]] for (uint t = 0; t < TILES; t++) {
+                    const Scale own = scale[u * TILES + t];
 #if defined(WEIGHT_Q4)
-                    sum[t][c] = fma(s[u][t].d, part[t], fma(s[u][t].m, total, sum[t][c]));
+                    sum[t][c] = fma(own.d, part[t], fma(own.m, total, sum[t][c]));
 #elif defined(WEIGHT_Q8)
-                    sum[t][c] = fma(s[u][t].d, part[t], sum[t][c]);
+                    sum[t][c] = fma(own.d, part[t], sum[t][c]);
 #else
                     sum[t][c] += part[t];
 #endif
@@ -135,11 +184,11 @@ void main() {
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
     // each invocation now finishes some of the 16 * TILES * COLS results (pairs of rows with SWIGLU)
-    const uint results = TILE * TILES * COLS / (EPILOGUE == 2 ? 2 : 1);
+    const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
-        const uint c = item % COLS, first = item / COLS * (EPILOGUE == 2 ? 2 : 1), t = first / TILE, own = first % TILE;
+        const uint c = item % COLS, first = item / COLS * EACH_ROWS, t = first / TILE, own = first % TILE;
         float total[2] = float[2](0.0, 0.0);
-        for (uint j = 0; j < (EPILOGUE == 2 ? 2 : 1); j++)
+        for (uint j = 0; j < EACH_ROWS; j++) {
             for (uint g = 0; g < TEAMS; g++) {
 #if defined(WEIGHT_Q4)
                 const uint a = own + j, b = a + 16;
@@ -148,10 +197,9 @@ void main() {
 #endif
                 total[j] += parts[((g * 32 + a) * TILES + t) * COLS + c] + parts[((g * 32 + b) * TILES + t) * COLS + c];
             }
+            if (NORM) total[j] *= factor;
+        }
         const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
-        if (r >= rows || i >= n) continue;
-        if (EPILOGUE == 2) y.v[r * y_stride + i / 2] = total[0] / (1.0 + exp(-total[0])) * total[1];
-        else if (EPILOGUE == 1) y.v[r * y_stride + i] += total[0];
-        else y.v[r * y_stride + i] = total[0];
+        if (r < rows && i < n) FINISH(r, i, total[0], total[1])
     }
 }

@@ -3,7 +3,9 @@
 //   y[r][i] = sum over blocks of dw * dx * (sum of qw * qx) + mw * (dx * sum of qx)
 //
 // W: 8-bit or 4-bit codes in resident tiles (include/weights.glsl). codes, scales: of quantize_q8, ORDER 1 for 4-bit
-// weights. Epilogues, teams and grid as in matvec.comp; 4-bit weights take two blocks a step, 8-bit ones half a block an
+// weights. With SOURCE_WIDTH (and one row of x) the workgroup rounds x itself, the same way, from float32 activations at
+// `x_float`; with NORM too of x * gain, the factor of matvec.comp's NORM being multiplied to the sums. Epilogues
+// (include/epilogue.glsl), teams and grid as in matvec.comp; 4-bit weights take two blocks a step, 8-bit ones half a block an
 // invocation.
 //
 // variant q8: -DWEIGHT_Q8
@@ -14,29 +16,40 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "buffers.glsl"
+#include "epilogue.glsl"
 #include "weights.glsl"
 
 layout(constant_id = 0) const uint COLS = 1;
 layout(constant_id = 1) const uint TILES = 2;
 layout(constant_id = 2) const uint TEAMS = 4;
-layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 3) const uint SOURCE_WIDTH = 0;  // k rounded up to 32, where x is rounded here; else 0
 layout(constant_id = 4) const uint UNROLL = 2;
-layout(constant_id = 5) const uint LOCAL = 128;  // 32 * TEAMS
-layout(local_size_x_id = 5, local_size_y = 1, local_size_z = 1) in;
-
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pairs { vec2 v[]; };
+layout(constant_id = 5) const bool TAIL = false;  // the blocks are not a multiple of STEP * TEAMS * UNROLL
+layout(constant_id = 6) const bool PIPE = false;  // load the next steps before the last are multiplied
+layout(constant_id = 7) const bool NORM = false;
+layout(constant_id = 8) const bool GATHER = false;
+layout(constant_id = 9) const uint LOCAL = 128;   // 32 * TEAMS
+layout(local_size_x_id = 9, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
     Words scales;
     Words4 x;
-    Pairs x_scales;
+    Floats2 x_scales;
     Floats y;
     uint rows;
     uint n;
     uint k;
     uint y_stride;
+    EPILOGUE_PUSH
+    Floats4 gain;
+    Words logit_rows;
+    uint x_stride;  // of float32 x, with GATHER
+    float eps;
 };
 
 #if defined(WEIGHT_Q4)
@@ -45,6 +58,21 @@ const uint STEP = 2;  // blocks a team takes in a step
 const uint STEP = 1;
 #endif
 shared float parts[TEAMS * 32 * TILES * COLS];
+const bool HERE = SOURCE_WIDTH > 0;
+shared uvec4 codes[HERE ? SOURCE_WIDTH / 16 : 1];
+shared vec2 code_scales[HERE ? SOURCE_WIDTH / 32 : 1];
+int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
+
+// UNROLL steps of blocks from `first`, for each tile; a block behind the end repeats the last (its scale counts as zero).
+#define LOAD(first)                                                                       \
+    {                                                                                     \
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {                            \
+            uint block = ((first) + i / TILES * TEAMS) * STEP + ahead;                    \
+            if (TAIL) block = min(block, blocks - 1);                                     \
+            q[i] = w.v[((base[i % TILES] + block) * TILE + row) * (3 - STEP) + piece];    \
+            s[i] = load_scale(scales, base[i % TILES] + block, row);                      \
+        }                                                                                 \
+    }
 
 void main() {
     const uint lane = gl_LocalInvocationIndex % 32, team = gl_LocalInvocationIndex / 32;
@@ -61,39 +89,89 @@ void main() {
     float sum[TILES][COLS];
     for (uint t = 0; t < TILES; t++)
         for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
-    for (uint step = team; step < steps; step += TEAMS * UNROLL) {
-        uvec4 q[UNROLL][TILES];
-        Scale s[UNROLL][TILES];
-        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
-            const uint block = min((step + u * TEAMS) * STEP + ahead, blocks - 1);
-            [[unroll]] for (uint t = 0; t < TILES; t++) {
-                q[u][t] = w.v[((base[t] + block) * TILE + row) * (3 - STEP) + piece];
-                s[u][t] = load_scale(scales, base[t] + block, row);
+    uvec4 q[UNROLL * TILES];
+    Scale s[UNROLL * TILES];
+    if (PIPE) LOAD(team)
+    float factor = 1.0;
+    if (HERE) {
+        uint from = 0;
+        bool real = true;
+        if (GATHER) {
+            from = logit_rows.v[0];
+            real = from != 0xFFFFFFFFu;
+            from = real ? from * (x_stride / 4) : 0;
+        }
+        float squares = 0.0;
+        for (uint first = 0; first < SOURCE_WIDTH / 4; first += LOCAL) {  // 8 neighbours share a block
+            const uint i = first + gl_LocalInvocationIndex, own = i % 8;
+            vec4 a = real && i < k / 4 ? Floats4(x).v[from + i] : vec4(0.0);
+            if (NORM) {
+                squares += dot(a, a);
+                if (i < k / 4) a *= gain.v[i];
+            }
+            float top = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
+            [[unroll]] for (uint step = 1; step < 8; step *= 2) top = max(top, subgroupShuffleXor(top, step));
+            const float d = top / 127.0;
+            const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
+            int sum = q.x + q.y + q.z + q.w, word = byte4(q);
+            [[unroll]] for (uint step = 1; step < 8; step *= 2) sum += subgroupShuffleXor(sum, step);
+#if defined(WEIGHT_Q4)
+            const int other = subgroupShuffleXor(word, 1u), low = (own & 1) == 0 ? word : other, high = (own & 1) == 0 ? other : word;
+            word = (own & 1) == 0
+                ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
+                : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
+#endif
+            if (i < SOURCE_WIDTH / 4) {
+                codes[i / 4][i % 4] = uint(word);
+                if (own == 0) code_scales[i / 8] = vec2(d, d * float(sum));
             }
         }
+        if (NORM) {
+            const float mine = subgroupAdd(squares);
+            if (subgroupElect()) parts[gl_SubgroupID] = mine;
+            barrier();
+            float total = 0.0;
+            for (uint i = 0; i < gl_NumSubgroups; i++) total += parts[i];
+            factor = 1.0 / sqrt(total / float(k) + eps);
+        }
+        barrier();
+    }
+    for (uint step = team; step < steps; step += TEAMS * UNROLL) {
+        if (!PIPE) LOAD(step)
+        uvec4 held[UNROLL * TILES];
+        Scale scale[UNROLL * TILES];
+        [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {
+            held[i] = q[i];
+            scale[i] = s[i];
+        }
+        if (PIPE && step + TEAMS * UNROLL < steps) LOAD(step + TEAMS * UNROLL)  // in flight while these are multiplied
         [[unroll]] for (uint u = 0; u < UNROLL; u++) {
-            const uint block = (step + u * TEAMS) * STEP + ahead;
-            if (block >= blocks) continue;
+            uint block = (step + u * TEAMS) * STEP + ahead;
+            const bool real = !TAIL || block < blocks;
+            if (TAIL) block = min(block, blocks - 1);
             [[unroll]] for (uint c = 0; c < COLS; c++) {
                 const uint at = min(first_col + c, rows - 1) * blocks + block;
-                const vec2 dx = x_scales.v[at];
+                const vec2 dx = real ? (HERE ? code_scales[at] : x_scales.v[at]) : vec2(0.0);
 #if defined(WEIGHT_Q4)
-                const uvec4 a = x.v[at * 2], b = x.v[at * 2 + 1];
+                const uvec4 a = HERE ? codes[at * 2] : x.v[at * 2], b = HERE ? codes[at * 2 + 1] : x.v[at * 2 + 1];
                 [[unroll]] for (uint t = 0; t < TILES; t++) {
                     int dot = 0;
                     [[unroll]] for (uint i = 0; i < 4; i++) {
                         const uint even = i < 2 ? a[2 * i] : b[2 * i - 4], odd = i < 2 ? a[2 * i + 1] : b[2 * i - 3];
-                        dot = dotPacked4x8AccSatEXT(int(q[u][t][i] & 0x0F0F0F0Fu), int(even), dot);
-                        dot = dotPacked4x8AccSatEXT(int((q[u][t][i] >> 4) & 0x0F0F0F0Fu), int(odd), dot);
+                        const uint word = held[u * TILES + t][i];
+                        dot = dotPacked4x8AccSatEXT(int(word & 0x0F0F0F0Fu), int(even), dot);
+                        dot = dotPacked4x8AccSatEXT(int((word >> 4) & 0x0F0F0F0Fu), int(odd), dot);
                     }
-                    sum[t][c] = fma(s[u][t].d * dx.x, float(dot), fma(s[u][t].m, dx.y, sum[t][c]));
+                    const Scale own = scale[u * TILES + t];
+                    sum[t][c] = fma(own.d * dx.x, float(dot), fma(own.m, dx.y, sum[t][c]));
                 }
 #else
-                const uvec4 a = x.v[at * 2 + piece];
+                const uvec4 a = HERE ? codes[at * 2 + piece] : x.v[at * 2 + piece];
                 [[unroll]] for (uint t = 0; t < TILES; t++) {
                     int dot = 0;
-                    [[unroll]] for (uint i = 0; i < 4; i++) dot = dotPacked4x8AccSatEXT(int(q[u][t][i]), int(a[i]), dot);
-                    sum[t][c] = fma(s[u][t].d * dx.x, float(dot), sum[t][c]);
+                    [[unroll]] for (uint i = 0; i < 4; i++)
+                        dot = dotPacked4x8AccSatEXT(int(held[u * TILES + t][i]), int(a[i]), dot);
+                    sum[t][c] = fma(scale[u * TILES + t].d * dx.x, float(dot), sum[t][c]);
                 }
 #endif
             }
@@ -102,11 +180,11 @@ void main() {
     [[unroll]] for (uint t = 0; t < TILES; t++)
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
-    const uint each = EPILOGUE == 2 ? 2 : 1, results = TILE * TILES * COLS / each;
+    const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
-        const uint c = item % COLS, first = item / COLS * each, t = first / TILE, own = first % TILE;
+        const uint c = item % COLS, first = item / COLS * EACH_ROWS, t = first / TILE, own = first % TILE;
         float total[2] = float[2](0.0, 0.0);
-        for (uint j = 0; j < each; j++)
+        for (uint j = 0; j < EACH_ROWS; j++) {
             for (uint g = 0; g < TEAMS; g++) {
 #if defined(WEIGHT_Q4)
                 const uint a = own + j, b = a + 16;
@@ -115,10 +193,9 @@ void main() {
 #endif
                 total[j] += parts[((g * 32 + a) * TILES + t) * COLS + c] + parts[((g * 32 + b) * TILES + t) * COLS + c];
             }
+            if (NORM) total[j] *= factor;
+        }
         const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
-        if (r >= rows || i >= n) continue;
-        if (EPILOGUE == 2) y.v[r * y_stride + i / 2] = total[0] / (1.0 + exp(-total[0])) * total[1];
-        else if (EPILOGUE == 1) y.v[r * y_stride + i] += total[0];
-        else y.v[r * y_stride + i] = total[0];
+        if (r < rows && i < n) FINISH(r, i, total[0], total[1])
     }
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.engine.builder import RING, Builder, Key, Place
 from labkit.engine.cache import make_cache, pages_per_slot
 from labkit.engine.sampling import MAX_BIAS, PARAM_WORDS, Sampling, pack, pack_bias
 from labkit.engine.scheduler import Step
@@ -16,56 +17,18 @@ from labkit.models.operations import forward
 from labkit.ops import advance as advance_op
 from labkit.ops import attention as attention_op
 from labkit.ops import counts as counts_op
-from labkit.ops import embedding as embedding_op
-from labkit.ops import linear as linear_op
-from labkit.ops import rms_norm as rms_norm_op
 from labkit.ops import rope as rope_op
-from labkit.ops import rope_kv as rope_kv_op
 from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
-from labkit.ops import swiglu as swiglu_op
 from labkit.ops import top_logprobs as top_op
 from labkit.ops.kv_cache import PAGE
-from labkit.ops.linear_cuts import choose
-from labkit.ops.rounding import Rounded
 from labkit.vulkan.device import Device
-from labkit.vulkan.memory import Buffer, aligned
+from labkit.vulkan.memory import aligned
 from labkit.vulkan.program import Program
 
-RING = 64  # steps the output ring holds, and so the most steps in one submit
 NONE = 0xFFFFFFFF
 SCRATCH_ROW_SPLITS = 4096  # rows times depth buckets that attention's partial results are sized for
 MAX_PROGRAMS = 96  # recorded programs kept; the oldest goes first
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a value lives on the device while a program runs: float32 [rows, stride], `width` of it used."""
-
-    buffer: Buffer
-    width: int
-    stride: int
-
-
-@dataclass(frozen=True)
-class _Normed:
-    """An rms_norm of `source` that is still to be recorded; `out` holds it when it is wanted as float32."""
-
-    source: Place
-    weight: str
-    out: Place
-    logit_rows: Buffer | None
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a program is recorded for."""
-
-    rows: int
-    wanted: int
-    splits: int
-    top: int
-    plain: bool
 
 
 @dataclass
@@ -113,7 +76,8 @@ def working_bytes(config: ModelConfig, device: Device, slots: int, context: int)
     partial = _row_splits(rows, slots, context) * config.heads * (config.head_dim + 2) * 4
     logits = 5 * padded(slots) * aligned(config.vocab, 4) * 4
     rounded = rounding_op.scratch_bytes(rows, max(config.hidden, heads, config.ffn))
-    return activations + partial + logits + rounded
+    tiles = rounding_op.scratch_bytes(rows, config.ffn) if device.coopmat_size else 0
+    return activations + partial + logits + rounded + tiles
 
 
 def _row_splits(rows: int, slots: int, context: int) -> int:
@@ -188,12 +152,17 @@ class Executor:
         self.lse = pool.buffer(wanted * 4, label="log-sum-exp")
         widest = max(c.hidden, heads, c.ffn)
         self.scratch = pool.buffer(rounding_op.scratch_bytes(max(rows, wanted), widest), label="rounded activations")
+        self.tiles = pool.buffer(rounding_op.scratch_bytes(rows, c.ffn), label="gated tiles") if self._tiles() else None
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
 
     def _split_swiglu(self) -> bool:
         """Whether any gate and up have types of their own, and so need the separate operation."""
         return len(self.weights.joined_swiglu) < self.config.layers
+
+    def _tiles(self) -> bool:
+        """Whether a SwiGLU may leave float16 tiles for the product behind it."""
+        return self.device.coopmat_size > 0 and self.config.ffn % 16 == 0
 
     def _place(self, label: str, rows: int, width: int) -> Place:
         stride = aligned(width, 4)
@@ -292,7 +261,7 @@ class Executor:
 
     def _build(self, key: Key) -> Program:
         label = f"{key.rows} rows, {key.wanted} wanted, {key.splits} pages"
-        builder = _Builder(self, self.device.program(label), key)
+        builder = Builder(self, self.device.program(label), key)
         if not key.plain:
             counts_op.record(
                 builder.program, rows=self.row_state, counts=self.counts, count=key.rows, vocab=self.config.vocab
@@ -316,120 +285,3 @@ class Executor:
             recorded.program.close()
         self._programs.clear()
         self.pool.close()
-
-
-class _Builder:
-    """Records an architecture's operations into one program: the second executor of `Operations`."""
-
-    def __init__(self, executor: Executor, program: Program, key: Key) -> None:
-        self.e, self.program, self.key = executor, program, key
-
-    def embedding(self, table: str) -> Place:
-        e = self.e
-        matrix = e.weights.matrices(table)[0]
-        embedding_op.record(
-            self.program, matrix, e.row_state, e.hidden.buffer, count=self.key.rows, x_stride=e.hidden.stride
-        )
-        return e.hidden
-
-    def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> "_Normed":
-        """Recorded by what reads it, which knows whether it wants the result rounded at once."""
-        e = self.e
-        return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
-
-    def _input(
-        self, x: "Place | _Normed", matrices: Sequence[linear_op.Matrix], rows: int, *, swiglu: bool
-    ) -> tuple[Place, Rounded | None]:
-        """Where float32 activations lie, or (also) where they lie rounded, if all matrices want them the same way."""
-        if isinstance(x, Place):
-            return x, None
-        e, wanted = self.e, set()
-        weight, eps = e.weights.norm(x.weight), e.config.rms_eps
-        for m in matrices:
-            cut, _ = choose(self.e.device, m.layout, rows, m.n, m.k, exact=e.arithmetic == "exact", swiglu=swiglu)
-            wanted.add(rounding_op.rounding_for(cut, m.layout))
-        rounding = wanted.pop() if len(wanted) == 1 else None
-        if rounding is not None:
-            rounded = rounding_op.place(e.scratch, rounding, rows, x.source.width)
-            rms_norm_op.record_rounded(
-                self.program, x.source.buffer, weight, rounded, eps=eps, x_stride=x.source.stride, logit_rows=x.logit_rows,
-                label=x.weight,
-            )  # fmt: skip
-            return x.out, rounded
-        rms_norm_op.record(
-            self.program, x.source.buffer, weight, x.out.buffer, count=rows, width=x.source.width,
-            x_stride=x.source.stride, y_stride=x.out.stride, eps=eps, logit_rows=x.logit_rows, label=x.weight,
-        )  # fmt: skip
-        return x.out, None
-
-    def linear(self, x: "Place | _Normed", weights: Sequence[str], *, add_to: Place | None = None) -> Place:
-        e = self.e
-        final = isinstance(x, _Normed) and x.logit_rows is not None
-        out = add_to or (e.logits if final else e.qkv)
-        rows = self.key.wanted if final else self.key.rows
-        if rows:
-            self._products(x, e.weights.matrices(*weights), out, rows, "store" if add_to is None else "add")
-        return out
-
-    def _products(
-        self, x: "Place | _Normed", matrices: Sequence[linear_op.Matrix], out: Place, rows: int, epilogue: str
-    ) -> None:
-        """Products with matrices that share an input, side by side in `out`."""
-        e, offset = self.e, 0
-        source, rounded = self._input(x, matrices, rows, swiglu=epilogue == "swiglu")
-        for matrix in matrices:
-            linear_op.record(
-                self.program, matrix, source.buffer, out.buffer, rows=rows, x_stride=source.stride, y_stride=out.stride,
-                y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=rounded,
-            )  # fmt: skip
-            offset += matrix.n
-
-    def swiglu(self, x: "Place | _Normed", gate: str, up: str) -> Place:
-        e, rows = self.e, self.key.rows
-        matrices = e.weights.matrices(gate, up)
-        if len(matrices) == 1:
-            self._products(x, matrices, e.gated, rows, "swiglu")
-            return e.gated
-        assert e.gate_up is not None
-        self._products(x, matrices, e.gate_up, rows, "store")
-        gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
-        swiglu_op.record(
-            self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
-            y_stride=e.gated.stride,
-        )  # fmt: skip
-        return e.gated
-
-    def attention(self, qkv: Place, layer: int) -> Place:
-        e, c = self.e, self.e.config
-        cache, count = e.cache[layer], self.key.rows
-        rope_kv_op.record(
-            self.program, qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
-            qkv_stride=qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
-        )  # fmt: skip
-        attention_op.record(
-            self.program, qkv.buffer, e.row_state, cache, e.partial, e.attended.buffer, count=count, heads=c.heads,
-            qkv_stride=qkv.stride, y_stride=e.attended.stride, splits=self.key.splits, label=f"attention {layer}",
-        )  # fmt: skip
-        return e.attended
-
-    def choose(self) -> None:
-        """From logits to tokens: log-probabilities when asked for, the sampler, and the step's end."""
-        e, key, vocab = self.e, self.key, self.e.config.vocab
-        shape = {"lines": key.wanted, "vocab": vocab, "stride": e.logits.stride}
-        top_op.record_scan(self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, **shape)
-        count = key.top
-        if count:
-            top_op.record(
-                self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, top=e.top,
-                lse=e.lse, count=count, scan=False, **shape,
-            )  # fmt: skip
-        sample_op.record(
-            self.program, logits=e.logits.buffer, rows=e.row_state, logit_rows=e.logit_rows, params=e.params,
-            partials=e.partials, chosen=e.chosen, bias=e.bias, counts=e.counts, space=e.space, greedy=key.plain,
-            scan=False, **shape,
-        )  # fmt: skip
-        advance_op.record(
-            self.program, chosen=e.chosen, rows=e.row_state, logit_rows=e.logit_rows, params=e.params, counts=e.counts,
-            stops=e.stops, control=e.control, out_ring=e.out_ring, lines=key.wanted, vocab=vocab, ring=RING,
-            top=e.top if count else None, top_ring=e.top_ring if count else None, count=count,
-        )  # fmt: skip

@@ -29,6 +29,7 @@ class Matvec:
     tiles: int
     teams: int
     unroll: int
+    pipe: bool = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class MatvecInt8:
     tiles: int
     teams: int
     unroll: int
+    pipe: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,28 @@ class Coopmat:
     sc: int
     sk: int
     unroll: int
-    size: int  # M = N = K of the cooperative matrix
+    size: int  # M = K of the cooperative matrix
     subgroup: int
+    pipe: bool = False
+    columns: int = 0  # N of it, where that is not M
+
+    @property
+    def width(self) -> int:
+        """N of the cooperative matrix: activation rows a fragment takes."""
+        return self.columns or self.size
 
 
 Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat
+
+
+def parts_bytes(cut: Matvec | MatvecInt8) -> int:
+    """Shared memory of a mat-vec's sums."""
+    return 32 * cut.teams * cut.tiles * cut.cols * 4
+
+
+def rounds_here(device: Device, cut: MatvecInt8, rows: int, k: int) -> bool:
+    """Whether the mat-vec rounds its one row of float32 activations itself, in shared memory."""
+    return rows == 1 and -(-k // 32) * 40 + parts_bytes(cut) <= device.info.max_shared_bytes
 
 
 def subgroup_for_coopmat(device: Device) -> int:
@@ -88,7 +107,9 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
         return _matvec(rows, many), "exact: float32 activations"
     size = device.coopmat_size
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
-        tiles = (4 if layout == "q8" else 2) if many else 1
+        if rows == 1:
+            return _matvec_int8(layout, n, k), ""
+        tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
         return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
     if rows == 1:
         return _matvec(rows, many), "one row: as fast as a matrix unit, and exact"
@@ -96,7 +117,8 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
         return _matvec(rows, many), f"{layout} weights have no cooperative-matrix kernel"
     if not size:
         return _matvec(rows, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
-    return _coopmat(layout, rows, many, swiglu, size, subgroup_for_coopmat(device)), ""
+    columns = 8 if rows <= 8 and layout == "f16" and 8 in device.coopmat_columns else 0
+    return _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device)), ""
 
 
 def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tuple[Cut, str]:
@@ -127,24 +149,41 @@ def _lanes(device: Device, rows: int, k: int) -> Lanes:
 def _matvec(rows: int, many: bool) -> Matvec:
     """Teams are always 16: the order of sums depends on their number."""
     cols = _columns(rows)
-    return Matvec(cols, 2 if many and cols <= 4 else 1, 16, 2 if cols == 1 else 1)
+    return Matvec(cols, 2 if many and 1 < cols <= 4 else 1, 16, 2 if cols == 1 else 1)
 
 
-def _coopmat(layout: str, rows: int, many: bool, swiglu: bool, size: int, subgroup: int) -> Coopmat:
+def _matvec_int8(layout: str, n: int, k: int) -> MatvecInt8:
+    """One row, measured on an H200: K of a layer's width needs no more loads in flight, a longer one does."""
+    if k > 8192:
+        return MatvecInt8(1, 1, 16, 4 if layout == "q8" else 2, True)
+    return MatvecInt8(1, 2 if layout == "q8" and n > 16384 else 1, 16, 1)
+
+
+def _coopmat(
+    layout: str, rows: int, n: int, many: bool, swiglu: bool, size: int, columns: int, subgroup: int
+) -> Coopmat:
     """Measured on an H200 (16x16x16): fewer, taller pieces for large matrices, K split 16 ways for small ones."""
-    wide = {"size": size, "subgroup": subgroup}
-    codes = layout in CODES
-    if rows <= 16:
-        if codes:
-            return Coopmat(4 if layout == "q8" and many else 2, 1, 1, 1, 4 if many and layout == "q8" else 8, 1, **wide)
-        return Coopmat(2, 1, 1, 1, 8 if many else 16, 4 if many else 2, **wide)
-    if rows <= 32:
-        if codes:
+
+    def cut(fr: int, fc: int, sr: int, sc: int, sk: int, unroll: int) -> Coopmat:
+        return Coopmat(fr, fc, sr, sc, sk, unroll, size, subgroup, columns=columns)
+
+    if layout in CODES:
+        if rows <= 16:
+            return cut(4 if layout == "q8" and many else 2, 1, 1, 1, 4 if many and layout == "q8" else 8, 1)
+        if rows <= 32:
             unroll = 2 if (layout == "q8") == many else 1
-            return Coopmat(4, 2, 1, 1, 4, unroll, **wide) if many else Coopmat(2, 2, 1, 1, 4, unroll, **wide)
-        return Coopmat(4, 2, 1, 1, 4, 1, **wide) if many else Coopmat(2, 2, 1, 1, 16, 2, **wide)
+            return cut(4, 2, 1, 1, 4, unroll) if many else cut(2, 2, 1, 1, 4, unroll)
+        if rows <= 64:
+            return cut(2, 4, 1, 1, 4, 1)
+        return cut(2, 4, 4, 1 if swiglu else 2, 1, 1)
+    if columns:
+        return cut(1, 1, 1, 1, 16, 4)
+    if rows <= 16:
+        return cut(2, 1, 1, 1, 8, 4) if many else cut(1, 1, 1, 1, 16, 4)
+    if rows <= 32:
+        if many:
+            return cut(4, 2, 1, 1, 4, 1)
+        return cut(2, 2, 1, 1, 16, 4) if n <= 4096 else cut(1, 2, 1, 1, 8, 4)
     if rows <= 64:
-        return Coopmat(2, 4, 1, 1, 4 if codes else 8, 1, **wide)
-    if codes:
-        return Coopmat(2, 4, 4, 1 if swiglu else 2, 1, 1, **wide)
-    return Coopmat(4, 4, 2, 4, 1, 2, **wide)
+        return cut(2, 4, 1, 1, 8, 1)
+    return cut(4, 4, 2, 4, 1, 2)

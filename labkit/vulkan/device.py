@@ -16,6 +16,7 @@ from labkit.vulkan import raw
 from labkit.vulkan.host import refuse_quiet_cpu
 
 if TYPE_CHECKING:
+    from labkit.vulkan.hardware import MatrixShape
     from labkit.vulkan.kernel import Kernel
     from labkit.vulkan.memory import Buffer, Pool
     from labkit.vulkan.program import Program
@@ -528,28 +529,19 @@ class Device:
     @functools.cached_property
     def coopmat_size(self) -> int:
         """M = N = K of the largest cube the driver multiplies as float16 into float32 at subgroup scope; 0 for none."""
+        return max((s.m for s in self._float16_shapes() if s.m == s.n == s.k and s.m in (8, 16)), default=0)
+
+    @functools.cached_property
+    def coopmat_columns(self) -> frozenset[int]:
+        """The N that go with M = K = `coopmat_size`."""
+        return frozenset(s.n for s in self._float16_shapes() if s.m == s.k == self.coopmat_size)
+
+    def _float16_shapes(self) -> list["MatrixShape"]:
+        from labkit.vulkan.hardware import matrix_shapes
+
         if not self.has("coopmat", "fp16", "storage16"):
-            return 0
-        s = raw.Structs()
-        name = s.new("char[]", b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
-        found = s.lib.vkGetInstanceProcAddr(raw.instance(), name)
-        if found == s.ffi.NULL:
-            return 0
-        query = s.ffi.cast("PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", found)
-        count = s.new("uint32_t *")
-        query(self.physical, count, s.ffi.NULL)
-        listed = s.new(f"VkCooperativeMatrixPropertiesKHR[{max(count[0], 1)}]")
-        for i in range(count[0]):
-            listed[i].sType = raw.constant("VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR")
-        query(self.physical, count, listed)
-        f16, f32, subgroup = 0, 1, 3
-        sizes = [
-            p.MSize
-            for p in (listed[i] for i in range(count[0]))
-            if p.MSize == p.NSize == p.KSize
-            and (p.AType, p.BType, p.CType, p.ResultType, p.scope) == (f16, f16, f32, f32, subgroup)
-        ]
-        return max((size for size in sizes if size in (8, 16)), default=0)
+            return []
+        return [s for s in matrix_shapes(self) if (s.a, s.b, s.c) == ("float16", "float16", "float32")]
 
     def memory_free(self) -> int | None:
         """Bytes the driver says are still free in device memory, or None where it does not say."""

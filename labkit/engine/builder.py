@@ -1,0 +1,229 @@
+"""Records an architecture's operations as dispatches: the second executor of `Operations`, which fuses neighbours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from labkit.ops import advance as advance_op
+from labkit.ops import attention as attention_op
+from labkit.ops import embedding as embedding_op
+from labkit.ops import linear as linear_op
+from labkit.ops import rms_norm as rms_norm_op
+from labkit.ops import rope_kv as rope_kv_op
+from labkit.ops import rounding as rounding_op
+from labkit.ops import sample as sample_op
+from labkit.ops import swiglu as swiglu_op
+from labkit.ops import top_logprobs as top_op
+from labkit.ops.linear import Matrix, Norm, RopeKV
+from labkit.ops.linear_call import FINISHING
+from labkit.ops.linear_cuts import Coopmat, Cut, choose
+from labkit.ops.rounding import Rounded
+from labkit.vulkan.memory import Buffer
+from labkit.vulkan.program import Program
+
+if TYPE_CHECKING:
+    from labkit.engine.executor import Executor
+
+RING = 64  # steps the output ring holds, and so the most steps in one submit
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value lives on the device while a program runs: float32 [rows, stride], `width` of it used."""
+
+    buffer: Buffer
+    width: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a program is recorded for."""
+
+    rows: int
+    wanted: int
+    splits: int
+    top: int
+    plain: bool
+
+
+@dataclass(frozen=True)
+class _Normed:
+    """An rms_norm of `source`, to be recorded by what reads it; `out` holds it when it is wanted as float32."""
+
+    source: Place
+    weight: str
+    out: Place
+    logit_rows: Buffer | None
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product of `x` with matrices side by side, to be recorded by what reads it."""
+
+    x: "Place | _Normed"
+    weights: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Gated:
+    """A SwiGLU of `x`, to be recorded by what reads it, which knows how it wants the result."""
+
+    x: "Place | _Normed"
+    gate: str
+    up: str
+
+
+Value = Place | _Normed | _Product | _Gated
+
+
+class Builder:
+    """Records an architecture into one program. A value is recorded where it is read, so that neighbours can be fused:
+    a norm into the product behind it, the rotation and the cache's write into the product before it, and a SwiGLU into
+    the float16 tiles that the next product reads."""
+
+    def __init__(self, executor: "Executor", program: Program, key: Key) -> None:
+        self.e, self.program, self.key = executor, program, key
+
+    def embedding(self, table: str) -> Place:
+        e = self.e
+        matrix = e.weights.matrices(table)[0]
+        embedding_op.record(
+            self.program, matrix, e.row_state, e.hidden.buffer, count=self.key.rows, x_stride=e.hidden.stride
+        )
+        return e.hidden
+
+    def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> _Normed:
+        e = self.e
+        return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
+
+    def linear(self, x: Value, weights: Sequence[str], *, add_to: Place | None = None) -> Value:
+        e = self.e
+        if add_to is not None:
+            self._products(x, e.weights.matrices(*weights), add_to, self.key.rows, "add")
+            return add_to
+        if isinstance(x, _Normed) and x.logit_rows is not None:
+            if self.key.wanted:
+                self._products(x, e.weights.matrices(*weights), e.logits, self.key.wanted, "store")
+            return e.logits
+        assert isinstance(x, Place | _Normed)
+        return _Product(x, tuple(weights))
+
+    def swiglu(self, x: Value, gate: str, up: str) -> _Gated:
+        assert isinstance(x, Place | _Normed)
+        return _Gated(x, gate, up)
+
+    def attention(self, qkv: Value, layer: int) -> Place:
+        e, c = self.e, self.e.config
+        assert isinstance(qkv, _Product)
+        cache, count, matrices = e.cache[layer], self.key.rows, e.weights.matrices(*qkv.weights)
+        cuts = [self._cut(m, count) for m in matrices]
+        if c.rope_pairing == "interleaved" and all(isinstance(cut, FINISHING) for cut in cuts):
+            self._products(qkv.x, matrices, e.qkv, count, "rope_kv", layer=layer)
+        else:
+            self._products(qkv.x, matrices, e.qkv, count, "store")
+            rope_kv_op.record(
+                self.program, e.qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
+                qkv_stride=e.qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
+            )  # fmt: skip
+        attention_op.record(
+            self.program, e.qkv.buffer, e.row_state, cache, e.partial, e.attended.buffer, count=count, heads=c.heads,
+            qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits, label=f"attention {layer}",
+        )  # fmt: skip
+        return e.attended
+
+    # how products get their input
+
+    def _cut(self, m: Matrix, rows: int, *, swiglu: bool = False) -> Cut:
+        return choose(self.e.device, m.layout, rows, m.n, m.k, exact=self.e.arithmetic == "exact", swiglu=swiglu)[0]
+
+    def _input(
+        self, x: Value, matrices: Sequence[Matrix], rows: int, *, swiglu: bool
+    ) -> tuple[Place, Rounded | None, Norm | None]:
+        """Where float32 activations lie, and where they lie rounded, if all matrices want them one way; or the norm that
+        the products take on themselves."""
+        e = self.e
+        if isinstance(x, Place):
+            return x, None, None
+        cuts = [self._cut(m, rows, swiglu=swiglu) for m in matrices]
+        wanted = {rounding_op.rounding_for(cut, m.layout) for cut, m in zip(cuts, matrices, strict=True)}
+        rounding = wanted.pop() if len(wanted) == 1 else None
+        if isinstance(x, _Gated):
+            return (*self._gated(x, rounding), None)
+        assert isinstance(x, _Normed)
+        weight, eps = e.weights.norm(x.weight), e.config.rms_eps
+        absorbed = [linear_op.absorbs_norm(e.device, cut, m, rows) for cut, m in zip(cuts, matrices, strict=True)]
+        if all(absorbed) and e.arithmetic != "exact":
+            return x.source, None, Norm(weight, eps, x.logit_rows)
+        if rounding is not None:
+            rounded = rounding_op.place(e.scratch, rounding, rows, x.source.width)
+            rms_norm_op.record_rounded(
+                self.program, x.source.buffer, weight, rounded, eps=eps, x_stride=x.source.stride, logit_rows=x.logit_rows,
+                label=x.weight,
+            )  # fmt: skip
+            return x.out, rounded, None
+        rms_norm_op.record(
+            self.program, x.source.buffer, weight, x.out.buffer, count=rows, width=x.source.width,
+            x_stride=x.source.stride, y_stride=x.out.stride, eps=eps, logit_rows=x.logit_rows, label=x.weight,
+        )  # fmt: skip
+        return x.out, None, None
+
+    def _products(
+        self, x: Value, matrices: Sequence[Matrix], out: Place, rows: int, epilogue: str, *, layer: int = 0,
+        tiled: Rounded | None = None,
+    ) -> None:  # fmt: skip
+        """Products with matrices that share an input, side by side in `out`."""
+        e, c, offset = self.e, self.e.config, 0
+        source, rounded, norm = self._input(x, matrices, rows, swiglu=epilogue == "swiglu")
+        for matrix in matrices:
+            rope = None
+            if epilogue == "rope_kv":
+                rope = RopeKV(e.row_state, e.rope_table, e.cache[layer], c.heads, c.rope_dim, offset)
+            linear_op.record(
+                self.program, matrix, source.buffer, out.buffer, rows=rows, x_stride=source.stride, y_stride=out.stride,
+                y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=rounded,
+                norm=norm, rope=rope, tiled=tiled,
+            )  # fmt: skip
+            offset += matrix.n
+
+    def _gated(self, x: _Gated, rounding: rounding_op.Rounding | None) -> tuple[Place, Rounded | None]:
+        """A SwiGLU: in one product when gate and up are one matrix, and into tiles where its reader wants tiles."""
+        e, rows = self.e, self.key.rows
+        matrices = e.weights.matrices(x.gate, x.up)
+        if len(matrices) == 1:
+            tiles = None
+            able = isinstance(self._cut(matrices[0], rows, swiglu=True), Coopmat)
+            if able and e.tiles is not None and rounding is not None and rounding.kind == "float16":
+                tiles = rounding_op.place(e.tiles, rounding, rows, e.config.ffn)
+            self._products(x.x, matrices, e.gated, rows, "swiglu", tiled=tiles)
+            return e.gated, tiles
+        assert e.gate_up is not None
+        self._products(x.x, matrices, e.gate_up, rows, "store")
+        gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
+        swiglu_op.record(
+            self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
+            y_stride=e.gated.stride,
+        )  # fmt: skip
+        return e.gated, None
+
+    def choose(self) -> None:
+        """From logits to tokens: log-probabilities when asked for, the sampler, and the step's end."""
+        e, key, vocab = self.e, self.key, self.e.config.vocab
+        shape = {"lines": key.wanted, "vocab": vocab, "stride": e.logits.stride}
+        top_op.record_scan(self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, **shape)
+        count = key.top
+        if count:
+            top_op.record(
+                self.program, logits=e.logits.buffer, logit_rows=e.logit_rows, partials=e.partials, top=e.top,
+                lse=e.lse, count=count, scan=False, **shape,
+            )  # fmt: skip
+        sample_op.record(
+            self.program, logits=e.logits.buffer, rows=e.row_state, logit_rows=e.logit_rows, params=e.params,
+            partials=e.partials, chosen=e.chosen, bias=e.bias, counts=e.counts, space=e.space, greedy=key.plain,
+            scan=False, **shape,
+        )  # fmt: skip
+        advance_op.record(
+            self.program, chosen=e.chosen, rows=e.row_state, logit_rows=e.logit_rows, params=e.params, counts=e.counts,
+            stops=e.stops, control=e.control, out_ring=e.out_ring, lines=key.wanted, vocab=vocab, ring=RING,
+            top=e.top if count else None, top_ring=e.top_ring if count else None, count=count,
+        )  # fmt: skip
