@@ -36,7 +36,18 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r} is not whole numbers with commas, such as 1,4,8, or none", param, ctx)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+class BenchCommand(click.Command):
+    """`lab bench`; as `lab bench ops ...` it is the command of single operations."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] == "ops":
+            return ops_command.make_context("bench ops", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=BenchCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False)
 @click.option("--shape", default=None, help="Instead of a model: a known shape with random weights, for speed only.")
 @click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
@@ -68,11 +79,12 @@ def command(**o: Any) -> None:
 
     Every rate comes with its interval, GPU and host time a step, achieved GB/s or TFLOP/s, the share of this device's
     own measured read bandwidth or matrix rate, and what the card says of its power, clocks and heat. The run is kept in
-    data/runs like any other.
+    data/runs like any other. `lab bench ops` measures single operations and checks their results.
 
     \b
       lab bench smollm2-135m
       lab bench --shape mistral-7b --quant f16,q8_0 --against llama-server
+      lab bench ops --shape mistral-7b --quant q4_0
     """
     try:
         with terminating():
@@ -200,3 +212,88 @@ def measure_ceilings(run: "BenchRun", device: "Device") -> "Ceilings":
     found = ceilings_of(device)
     run.note("ceilings", found.text())
     return found
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("model", required=False)
+@click.option("--shape", default=None, help="Instead of a model: a known shape, with random weights.")
+@click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
+@click.option("--op", "names", multiple=True, help="An operation, may be repeated; default: all of them.")
+@click.option("--rows", type=Numbers(), default=None, help="Rows at once.  [default: 1,4,8,16,32,512,2048; CPU 1,4,8]")
+@click.option("--depth", type=Numbers(), default="128,1024,4096", show_default=True, help="Positions attention sees.")
+@click.option("--repetitions", "-r", type=int, default=7, show_default=True)
+@click.option("--arithmetic", type=click.Choice(["exact", "fast"]), default="fast", show_default=True)
+@click.option("--device", "-d", default=None, help="Index, part of the name, cpu or gpu; default: the best.")
+@click.option("--name", default=None, help="A label kept in the record.")
+@click.option("--no-record", is_flag=True, help="Measure and show, but keep nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Write the result as JSON on stdout.")
+def ops_command(**o: Any) -> None:
+    """Measure single operations at the shapes of MODEL or a --shape, each checked against NumPy in the same call.
+
+    An operation goes through more buffers than the caches hold, each run waiting for the one before as in a model. It
+    ends with 1 when a result was wrong; a wrong operation has no time.
+    """
+    try:
+        with terminating():
+            right = bench_ops(o)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    if not right:
+        sys.exit(1)
+
+
+def bench_ops(o: dict[str, Any]) -> bool:
+    """Every case of every operation asked for, checked, timed, kept and shown. False when a result was wrong."""
+    from labkit.engine.engine import default_device
+    from labkit.lab.bench import BenchRun, as_json
+    from labkit.measure.bench.session import described
+    from labkit.measure.ops_bench import report
+    from labkit.measure.ops_bench.cases import Timed, Work, chosen, operations, time_case
+
+    if not 1 <= o["repetitions"] <= 1000:
+        raise ParameterError(f"--repetitions {o['repetitions']} is not a whole number from 1 to 1000")
+    names = chosen(o["names"])
+    models = models_of(o["model"], o["shape"], o["quant"])
+    device = default_device(o["device"])
+    rows = o["rows"] or ((1, 4, 8) if device.is_cpu else (1, 4, 8, 16, 32, 512, 2048))
+    for option, values in (("rows", rows), ("depth", o["depth"])):
+        if wrong := [value for value in values if not 1 <= value <= 1 << 16]:
+            raise ParameterError(f"--{option} {wrong[0]} is not a whole number from 1 to {1 << 16}")
+    parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name")} | {
+        "rows": rows
+    }
+    results: list[Timed] = []
+    with BenchRun("bench-ops", parameters, device, 0, keep=not o["no_record"], name=o["name"]) as run:
+        ceilings = measure_ceilings(run, device)
+        run.describe(model=described([model for _, model in models]))
+        for number, (_, model) in enumerate(models):
+            work = Work(model, device, rows, o["depth"], o["arithmetic"])
+            for name in names:
+                if number and name != "linear":
+                    continue  # the other operations do not depend on the type of the weights
+                begun = len(results)
+                for case in operations()[name](work):
+                    run.progress.show(case.label)
+                    timed = time_case(device, case, o["repetitions"])
+                    results.append(timed)
+                    sensed = run.sensed(timed.start_s, timed.end_s)
+                    for block, metrics in enumerate(report.samples(timed, ceilings)):
+                        run.store({"operation": name, **case.knobs}, block, metrics | sensed, [])
+                    run.line("ops.jsonl", report.plain(timed, ceilings))
+                mine = results[begun:]
+                wrong_ones = [timed.case.label for timed in mine if not timed.right]
+                worst = max((timed.error for timed in mine), default=0.0)
+                detail = (
+                    f"wrong: {', '.join(wrong_ones)}" if wrong_ones else f"{len(mine)} cases, worst error {worst:.1e}"
+                )
+                run.check(f"{name} equals NumPy's", not wrong_ones, detail)
+    if o["as_json"]:
+        rows_ = [report.plain(timed, ceilings) for timed in results]
+        click.echo(as_json(run.document(ceilings=ceilings.plain(), rows=rows_)))
+    else:
+        click.echo(f"{headline(o['model'], o['shape'])} on {device.name}, {device.info.driver_info}")
+        click.echo(f"{ceilings.text()}; {run.sensor}")
+        click.echo(report.table(results, ceilings))
+        if run.folder is not None:
+            click.echo(f"record: {run.folder}")
+    return all(timed.right for timed in results)

@@ -12,7 +12,7 @@ from typing import Any
 from labkit.errors import LabError
 from labkit.lab.lab import Lab
 from labkit.lab.lock import free_device, take_device
-from labkit.lab.measurements import append_text
+from labkit.lab.measurements import append_json, append_text
 from labkit.lab.progress import Pace, progress_text
 from labkit.lab.redact import Redactor
 from labkit.lab.run import Run
@@ -131,6 +131,11 @@ class BenchRun:
         """The model and the programs' fingerprints, for the record."""
         if self.run is not None:
             self.run.describe(model=model, programs=programs)
+
+    def line(self, file: str, row: Mapping[str, Any]) -> None:
+        """A line of JSON for a file of the record's own."""
+        if self.run is not None:
+            append_json(self.run.folder / file, row)
 
     def check(self, name: str, passed: bool, detail: str = "") -> None:
         """A correctness gate."""

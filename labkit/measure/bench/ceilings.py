@@ -4,21 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.errors import DeviceError
 from labkit.measure.roofline import MatrixRate, ReadBandwidth, matrix_rate, read_bandwidth
 from labkit.vulkan.device import Device
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Measured read bandwidth, and matrix rates by kind: the best floating-point one first."""
+    """Measured read bandwidth, and matrix rates by kind; `trouble`: what failed."""
 
     read: ReadBandwidth
     rates: Mapping[str, MatrixRate]
+    trouble: str = ""
 
     @property
     def matrix(self) -> MatrixRate:
         """The best floating-point rate."""
-        return next(iter(self.rates.values()))
+        floating = [rate for kind, rate in self.rates.items() if kind != "int8"]
+        return max(floating, key=lambda rate: rate.tflop_s)
 
     def shares(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """The shares that these metrics are of the ceilings."""
@@ -32,7 +35,8 @@ class Ceilings:
     def text(self) -> str:
         """One line: what they are and when they were measured."""
         rates = ", ".join(f"{rate.tflop_s:.4g} TFLOP/s {kind} ({rate.cut})" for kind, rate in self.rates.items())
-        return f"reads {self.read.gb_s:.4g} GB/s, multiplies {rates} (measured {self.read.utc})"
+        trouble = f"; {self.trouble}" if self.trouble else ""
+        return f"reads {self.read.gb_s:.4g} GB/s, multiplies {rates} (measured {self.read.utc}){trouble}"
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -44,10 +48,15 @@ class Ceilings:
 
 def ceilings_of(device: Device, fresh: bool = False) -> Ceilings:
     """The kept ceilings of this device and driver, or measured now."""
-    from labkit.measure.matrix_rate import best_kind, kinds
+    from labkit.measure.matrix_rate import kinds
 
-    first = best_kind(device)
-    wanted = [first, *(kind for kind in kinds(device) if kind == "int8")]
-    return Ceilings(
-        read_bandwidth(device, fresh=fresh), {kind: matrix_rate(device, kind, fresh=fresh) for kind in wanted}
-    )
+    rates: dict[str, MatrixRate] = {}
+    trouble = []
+    for kind in kinds(device):
+        try:
+            rates[kind] = matrix_rate(device, kind, fresh=fresh)
+        except DeviceError as error:  # one kind that is computed wrong does not end a bench of others
+            trouble.append(str(error))
+    if not set(rates) - {"int8"}:
+        raise DeviceError("; ".join(trouble))
+    return Ceilings(read_bandwidth(device, fresh=fresh), rates, "; ".join(trouble))

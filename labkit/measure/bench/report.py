@@ -90,16 +90,17 @@ def _order(cell: Cell) -> tuple[Any, ...]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number to `digits` significant digits without an exponent; nothing for None."""
+    """A number to `digits` significant digits, five places at most, no exponent; nothing for None."""
     if value is None:
         return ""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    places = min(5, max(0, digits - 1 - math.floor(math.log10(abs(value)))))
     return f"{value:,.{places}f}"
 
 
-def _bounds(found: Interval) -> str:
+def bounds(found: Interval) -> str:
+    """Half the width of an interval, as a share of its estimate: `±1.2%`; nothing without one."""
     if found.low is None or found.high is None:
         return ""
     away = max(found.high / found.estimate - 1, 1 - found.low / found.estimate)
@@ -149,7 +150,7 @@ def _line(row: Row) -> tuple[str, ...]:
         rate, share = f"{number(m['achieved_gflop_s'] / 1e3)} TF/s", m.get("share_of_matrix_rate")
     ratio = next(iter(row.against.values()), None)
     return (
-        row.cell.quant, row.cell.label, row.cell.runtime, number(row.rate.estimate, 4), _bounds(row.rate),
+        row.cell.quant, row.cell.label, row.cell.runtime, number(row.rate.estimate, 4), bounds(row.rate),
         f"{ratio.estimate:.2f}x" if ratio else "",
         number(m.get("step_ms")), number(m.get("gpu_ms_step")), number(m.get("host_ms_step"), 2), rate,
         f"{100 * share:.0f}%" if share is not None else "",
