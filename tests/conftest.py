@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,3 +54,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if apart:
         items[:] = [item for item in items if item not in set(apart)]
         config.hook.pytest_deselected(items=apart)
+
+
+@pytest.fixture
+def imitation(tmp_path: Path) -> Path:
+    """The path of an executable that behaves as llama-server; the environment's IMITATION makes it fail."""
+    source = Path(__file__).with_name("imitation_server.py").read_text()
+    program = tmp_path / "bin" / "llama-server"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable} -S\n{source}")
+    program.chmod(0o755)
+    return program

@@ -128,7 +128,7 @@ def bench(o: dict[str, Any]) -> None:
     """The whole of it: settings checked, device opened, each model measured in turn, record closed, result shown."""
     from labkit.engine.engine import default_device
     from labkit.lab.bench import BenchRun, as_json
-    from labkit.measure.bench.report import Results, figure, table
+    from labkit.measure.bench.report import Results, table
     from labkit.measure.bench.session import Plan, bench_model, described, measurements
     from labkit.measure.bench.settings import Settings
     from labkit.runtimes.llama_server import find_binary
@@ -167,6 +167,8 @@ def bench(o: dict[str, Any]) -> None:
             run.store(cell.knobs(), block, metrics, sample.requests)
 
         def figure_of() -> Any:
+            from labkit.lab.bench_figure import figure
+
             return figure(results.rows(), results, subtitle=f"{settings.repetitions} repetitions · {device.name}")
 
         run.figure = figure_of

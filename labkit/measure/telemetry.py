@@ -6,7 +6,7 @@ columns stay empty: nothing is guessed.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -150,9 +150,3 @@ def csv_line(at: float, reading: Reading) -> str:
 def header() -> str:
     """The first line of `telemetry.csv`."""
     return ",".join(COLUMNS) + "\n"
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """The mean of what is there, or None."""
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None

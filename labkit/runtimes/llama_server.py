@@ -187,6 +187,8 @@ class LlamaServer:
                 kept = {key: float(value) for key, value in timings.items() if isinstance(value, int | float)}
                 answers.append(Answer(len(ids), reply.submit_s, tuple(times), kept))
         except RunError as error:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.5)  # it may be on its way out
             if self.process.poll() is not None:
                 raise RunError(f"{NAME} died with code {self.process.returncode}: {self.last_words()}") from None
             raise RunError(f"{NAME}: {error}") from None

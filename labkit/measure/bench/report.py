@@ -1,4 +1,4 @@
-"""The result of a bench: a row a cell with intervals and shares of the device's ceilings, as a table, JSON or figure."""
+"""The result of a bench: a row a cell with intervals and shares of the device's ceilings, as a table or as JSON."""
 
 import math
 from collections import defaultdict
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from labkit.errors import ParameterError
 from labkit.measure.bench.settings import OURS, Cell
 from labkit.measure.bench.sides import Sample
 from labkit.measure.statistics import Interval, interval, paired_ratios
@@ -108,21 +107,8 @@ def bounds(found: Interval) -> str:
 
 
 HEADS = (
-    "quant",
-    "work",
-    "runtime",
-    "tok/s",
-    "95 %",
-    "to peer",
-    "step ms",
-    "gpu ms",
-    "host ms",
-    "rate",
-    "share",
-    "W",
-    "MHz",
-    "°C",
-)
+    "quant", "work", "runtime", "tok/s", "95 %", "to peer", "gpu ms", "host ms", "rate", "share", "W", "MHz", "°C",
+)  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -152,43 +138,9 @@ def _line(row: Row) -> tuple[str, ...]:
     return (
         row.cell.quant, row.cell.label, row.cell.runtime, number(row.rate.estimate, 4), bounds(row.rate),
         f"{ratio.estimate:.2f}x" if ratio else "",
-        number(m.get("step_ms")), number(m.get("gpu_ms_step")), number(m.get("host_ms_step"), 2), rate,
+        number(m.get("gpu_ms_step")), number(m.get("host_ms_step"), 2),
+        rate,
         f"{100 * share:.0f}%" if share is not None else "",
         number(m.get("power_w")), f"{m['core_mhz']:.0f}" if "core_mhz" in m else "",
         f"{m['temperature_c']:.0f}" if "temperature_c" in m else "",
-    )  # fmt: skip
-
-
-# As a figure
-
-
-def figure(rows: Sequence[Row], results: Results, *, subtitle: str) -> Any:
-    """Decode rates over streams (else prefill rates over prompt lengths), a line a runtime and quantisation; a plotly
-    figure. ImportError without plotly, ParameterError when there is nothing to draw."""
-    from labkit.lab.figures import scaling
-
-    phase = "decode" if len({row.cell.streams for row in rows if row.cell.phase == "decode"}) > 1 else "prefill"
-    chosen = [row.cell for row in rows if row.cell.phase == phase]
-    if not chosen:
-        raise ParameterError("there is no cell to draw")
-    shallow = min(cell.prompt for cell in chosen)
-    if phase == "decode":
-        chosen = [cell for cell in chosen if cell.prompt == shallow]
-    rate, knob = RATE[phase], "streams" if phase == "decode" else "prompt"
-    points = [(cell, value) for cell in chosen for value in results.values(cell, rate).values()]
-    columns = {
-        knob: [getattr(cell, knob) for cell, _ in points],
-        rate: [value for _, value in points],
-        "runtime": [f"{cell.runtime} {cell.quant}" for cell, _ in points],
-    }
-    best = max((row for row in rows if row.cell in chosen and row.cell.runtime == OURS), key=lambda r: r.rate.estimate)
-    made = number(best.rate.estimate, 4)
-    title = (
-        f"{made} tokens a second decoded by {best.cell.streams} streams ({best.cell.quant})"
-        if phase == "decode"
-        else f"{made} prompt tokens a second, {best.cell.prompt} at once ({best.cell.quant})"
-    )
-    return scaling(
-        columns, knob, rate, title=title, subtitle=subtitle, series="runtime", log_y=True,
-        x_title="streams" if phase == "decode" else "tokens of the prompt", y_title="tokens a second",
     )  # fmt: skip

@@ -1,0 +1,233 @@
+"""Telemetry: amdgpu's files, NVML's calls, and the thread between, on imitations of each."""
+
+import ctypes
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.measure import telemetry
+from labkit.measure.amdgpu import Amdgpu, active_level
+from labkit.measure.nvml import Nvml, dashed, load_library
+from labkit.measure.telemetry import Reading, Telemetry, csv_line, find_source, header
+from labkit.vulkan.device import Device
+
+AMD, NVIDIA = 0x1002, 0x10DE
+PCI = "0000:03:00.0"
+UUID = "997015552103678565ea21263bdf4c90"
+
+
+def card(root: Path, pci: str = PCI, **files: str) -> Path:
+    """A device folder of amdgpu; names with a slash lie below it, others in its hwmon folder."""
+    folder = root / "sys/bus/pci/devices" / pci
+    (folder / "hwmon/hwmon4").mkdir(parents=True)
+    for name, text in files.items():
+        place = folder if name.startswith(("pp_", "gpu_", "power_dpm")) else folder / "hwmon/hwmon4"
+        (place / name).write_text(text)
+    return folder
+
+
+def test_amdgpu_says_power_clocks_temperature_and_load(tmp_path: Path) -> None:
+    card(
+        tmp_path, power1_average="213000000\n", freq1_input="2350000000\n", freq2_input="1258000000\n",
+        temp1_input="61000\n", gpu_busy_percent="97\n", power1_cap="300000000\n",
+        power_dpm_force_performance_level="auto\n",
+    )  # fmt: skip
+    found, why = Amdgpu.of(AMD, PCI, tmp_path)
+    assert found is not None, why
+    assert found.read() == Reading(213.0, 2350.0, 1258.0, 61.0, 0.97)
+    assert found.facts() == {"power_limit_w": 300.0, "performance_level": "auto"}
+
+
+def test_amdgpu_falls_back_to_the_other_files(tmp_path: Path) -> None:
+    card(
+        tmp_path, power1_input="50000000", pp_dpm_sclk="0: 500Mhz\n1: 1200Mhz *\n2: 2400Mhz\n", pp_dpm_mclk="0: 96Mhz *"
+    )
+    found, _ = Amdgpu.of(AMD, PCI, tmp_path)
+    assert found is not None
+    assert found.read() == Reading(power_w=50.0, core_mhz=1200.0, memory_mhz=96.0)
+
+
+def test_amdgpu_of_another_place_or_without_sensors_is_not_there(tmp_path: Path) -> None:
+    card(tmp_path, pci="0000:44:00.0", power1_average="1000000")
+    assert Amdgpu.of(AMD, PCI, tmp_path)[0] is None
+    card(tmp_path)
+    found, why = Amdgpu.of(AMD, PCI, tmp_path)
+    assert found is None
+    assert "no sensors that can be read" in why
+    assert Amdgpu.of(AMD, None, tmp_path)[1] == "its Vulkan driver does not say where it is on the PCI bus"
+    assert Amdgpu.of(NVIDIA, PCI, tmp_path) == (None, "")
+
+
+@pytest.mark.parametrize(("text", "mhz"), [("", None), ("0: 500Mhz\n", None), ("0: 500Mhz\n1: 900MHz *\n", 900.0)])
+def test_the_active_level_is_the_line_with_a_star(text: str, mhz: float | None) -> None:
+    assert active_level(text) == mhz
+
+
+class FakeNvml:
+    """The calls of libnvidia-ml that labkit makes, for one card at 1980 MHz."""
+
+    def __init__(self, uuid: str = dashed(UUID), power: int = 650_123, missing: tuple[str, ...] = ()) -> None:
+        self.uuid, self.power, self.missing = uuid, power, missing
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "missing" and name in object.__getattribute__(self, "missing"):
+            raise AttributeError(name)
+        return object.__getattribute__(self, name)
+
+    def nvmlInit_v2(self) -> int:
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: Any) -> int:
+        if uuid.decode() != self.uuid:
+            return 6
+        handle._obj.value = 77
+        return 0
+
+    def nvmlDeviceGetHandleByPciBusId_v2(self, pci: bytes, handle: Any) -> int:
+        handle._obj.value = 78
+        return 0 if pci.decode() == PCI else 6
+
+    def nvmlDeviceGetFieldValues(self, handle: Any, count: int, field: Any) -> int:
+        field._obj.type, field._obj.result, field._obj.value = 1, 0, self.power + 1000
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: Any, out: Any) -> int:
+        assert handle.value in (77, 78)
+        out._obj.value = self.power
+        return 0
+
+    def nvmlDeviceGetClockInfo(self, handle: Any, clock: int, out: Any) -> int:
+        out._obj.value = {1: 1980, 2: 3201}[clock]
+        return 0
+
+    nvmlDeviceGetMaxClockInfo = nvmlDeviceGetClockInfo
+
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int, out: Any) -> int:
+        out._obj.value = 45
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, out: Any) -> int:
+        out._obj.gpu = 98
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, out: Any) -> int:
+        assert isinstance(out._obj, ctypes.c_ulonglong)
+        out._obj.value = 0x4 | 0x40 | 0x1
+        return 0
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, out: Any) -> int:
+        out._obj.value = 700_000
+        return 0
+
+    def nvmlDeviceGetEccMode(self, handle: Any, current: Any, pending: Any) -> int:
+        current._obj.value = 1
+        return 0
+
+
+def test_nvml_says_the_same_of_the_card_with_the_vulkan_uuid() -> None:
+    found, why = Nvml.of(NVIDIA, UUID, None, FakeNvml())
+    assert found is not None, why
+    assert found.read() == Reading(651.123, 1980.0, 3201.0, 45.0, 0.98, "heat+power cap")
+    assert found.facts() == {"power_limit_w": 700.0, "core_max_mhz": 1980, "memory_max_mhz": 3201, "ecc": True}
+
+
+def test_nvml_of_an_older_driver_lacks_what_that_lacks() -> None:
+    library = FakeNvml(missing=("nvmlDeviceGetFieldValues", "nvmlDeviceGetTemperature"))
+    found, _ = Nvml.of(NVIDIA, UUID, None, library)
+    assert found is not None
+    assert found.read() == Reading(650.123, 1980.0, 3201.0, None, 0.98, "heat+power cap")
+
+
+def test_nvml_finds_the_card_by_its_place_when_the_uuid_is_unknown_and_never_takes_another() -> None:
+    assert Nvml.of(NVIDIA, "0" * 32, PCI, FakeNvml())[0] is not None
+    found, why = Nvml.of(NVIDIA, "0" * 32, "0000:99:00.0", FakeNvml())
+    assert found is None
+    assert why == "NVML does not know the device GPU-00000000-0000-0000-0000-000000000000"
+    assert Nvml.of(AMD, UUID, PCI, FakeNvml()) == (None, "")
+
+
+def test_a_uuid_is_written_as_nvml_writes_it() -> None:
+    assert dashed(UUID) == "GPU-99701555-2103-6785-65ea-21263bdf4c90"
+
+
+def test_without_the_library_there_is_no_nvml() -> None:
+    def fails(name: str) -> None:
+        raise OSError(name)
+
+    assert load_library(fails) is None
+
+
+def test_the_cpu_driver_has_no_telemetry_and_says_so(device: Device) -> None:
+    if not device.is_cpu:
+        pytest.skip("a GPU has sensors: nothing to test here")
+    source, why = find_source(device)
+    assert source is None
+    assert "a driver on the CPU" in why
+    with Telemetry(source) as empty:
+        pass
+    assert empty.readings == []
+    assert empty.window(0, 1e12) == {}
+    assert empty.fresh(float) == ""
+
+
+class Counting:
+    """A source whose power counts up; fails after `fails` readings."""
+
+    name = "counting"
+
+    def __init__(self, fails: int = 10**9) -> None:
+        self.count, self.fails = 0, fails
+
+    def read(self) -> Reading:
+        self.count += 1
+        if self.count > self.fails:
+            raise OSError("the sensor is gone")
+        return Reading(power_w=float(self.count), limited="heat" if self.count > 2 else "")
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+def wait_for(condition: Any) -> None:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert condition()
+
+
+def test_a_window_means_what_was_read_in_it_and_nothing_else() -> None:
+    reader = Telemetry(None)
+    reader.readings = [(float(i), Reading(power_w=10.0 * i, core_mhz=None if i < 3 else 100.0)) for i in range(6)]
+    assert reader.window(1.0, 2.5) == {"power_w": 15.0}
+    assert reader.window(2.0, 4.0) == {"power_w": 30.0, "core_mhz": 100.0}
+    assert reader.window(2.1, 2.9) == {}
+
+
+def test_readings_come_by_a_thread_and_each_is_written_once() -> None:
+    with Telemetry(Counting(), period_s=0.001) as reader:
+        wait_for(lambda: len(reader.readings) >= 4)
+        first = reader.fresh(lambda at: at - reader.readings[0][0])
+        wait_for(lambda: len(reader.readings) >= len(first.splitlines()) + 2)
+    rest = reader.fresh(lambda at: at)
+    lines = (first + rest).splitlines()
+    assert [line.split(",")[1] for line in lines] == [str(i) for i in range(1, len(lines) + 1)]
+    assert first.startswith("0.0000,1,,,,,\n")
+    assert reader.limits(0, float("inf")) == {"heat"}
+    assert reader._thread is None
+
+
+def test_a_sensor_that_fails_ends_the_readings_and_is_told() -> None:
+    with Telemetry(Counting(fails=2), period_s=0.001) as reader:
+        wait_for(lambda: reader.trouble != "")
+    assert len(reader.readings) == 2
+    assert reader.trouble == "counting stopped answering: the sensor is gone"
+
+
+def test_a_line_has_as_many_cells_as_the_header() -> None:
+    line = csv_line(1.5, Reading(power_w=1.25, limited="power cap"))
+    assert line == "1.5000,1.25,,,,,power cap\n"
+    assert line.count(",") == header().count(",")
+    assert header().startswith("time_s,power_w,core_mhz")
+    assert set(telemetry.METRICS) <= set(header().strip().split(","))
