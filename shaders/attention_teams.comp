@@ -3,10 +3,12 @@
 //   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
 //   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
 //
-// With DIRECT (one page is all there is) the output itself: partial / sum. attention_merge.comp joins the pages.
+// With DIRECT (one page is all there is) the output itself: partial / sum. Else the workgroup that is done last of those
+// of a row and its heads (it draws the last ticket) joins the pages in their order: with w = exp(m - max m),
+//   y = sum over pages of w partial / sum over pages of w state.sum
 // qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl, read 8
 // elements at a time. partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2].
-// y: float32 [R][y_stride]. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
+// y: float32 [R][y_stride], or float16 tiles (include/tiles.glsl) for the product behind it. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
 // Grid: x = packs of q heads, y = page of the slot (split), z = row.
 // A team of TEAM neighbouring invocations takes RUN positions at a time: it reads a key and a value whole, 8 dimensions an
 // invocation, and keeps maximum, sum and output of its own positions; the teams are joined in order at the end, behind the
@@ -22,6 +24,7 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "buffers.glsl"
 #include "rows.glsl"
+#include "tiles.glsl"
 
 layout(constant_id = 0) const uint HEAD_DIM = 64;  // a multiple of 4
 layout(constant_id = 1) const uint KV_HEADS = 1;
@@ -31,9 +34,13 @@ layout(constant_id = 4) const uint PAGE = 128;
 layout(constant_id = 5) const uint TEAM = 8;       // a power of two from 4 on, no more than a subgroup
 layout(constant_id = 6) const bool AHEAD = true;
 layout(constant_id = 7) const bool DIRECT = false;
-layout(constant_id = 8) const uint LOCAL = 128;    // a multiple of TEAM
-layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 8) const uint TILED = 0;      // 1 + the ORDER (0 or 1) of the float16 tiles that y is; 0: float32
+layout(constant_id = 9) const uint LOCAL = 128;    // a multiple of TEAM
+layout(local_size_x_id = 9, local_size_y = 1, local_size_z = 1) in;
 
+layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer States { vec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Tickets { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
 layout(push_constant, std430) uniform Push {
     Floats4 qkv;
@@ -41,8 +48,9 @@ layout(push_constant, std430) uniform Push {
     Words4 cache_k;
     Words4 cache_v;
     Words page_table;
-    Floats4 partial;
-    Floats state;
+    Partials partial;
+    States state;
+    Tickets tickets;
     Floats4 y;
     uint qkv_stride;
     uint y_stride;
@@ -55,6 +63,8 @@ const uint QUADS = HEAD_DIM / 4, EIGHTS = (HEAD_DIM + 7) / 8, OWN = (EIGHTS + TE
 const uint TEAMS = LOCAL / TEAM, RUN = TEAM < 8 ? TEAM : 8, TURNS = (PAGE + TEAMS * RUN - 1) / (TEAMS * RUN);
 const float LOWEST = -3.4028235e38;
 shared vec4 parts[TEAMS * QPACK * QUADS];
+const uint BATCH = 8;  // pages on their way at once when they are joined
+shared bool last;
 shared float tops[TEAMS * QPACK];
 shared float sums[TEAMS * QPACK];
 
@@ -106,8 +116,9 @@ void main() {
     const uvec4 row = load_row(rows, r);
     const uint position = row.z, first = split * PAGE;
     if ((row.w & ACTIVE) == 0) {
-        if (DIRECT && gl_WorkGroupID.x == 0)
-            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL) y.v[r * (y_stride / 4) + i] = vec4(0.0);
+        if (gl_WorkGroupID.x == 0 && split == 0)
+            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL)
+                store_quad(y, r, i, y_stride, TILED, vec4(0.0));
         return;
     }
     if (first > position) return;
@@ -220,13 +231,47 @@ void main() {
         }
         const uint at = (r * KV_HEADS * GROUP + HEAD(g)) * splits + split;
         if (DIRECT) {
-            y.v[r * (y_stride / 4) + HEAD(g) * QUADS + quad] = joined / total;
+            store_quad(y, r, HEAD(g) * QUADS + quad, y_stride, TILED, joined / total);
         } else {
             partial.v[at * QUADS + quad] = joined;
-            if (quad == 0) {
-                state.v[at * 2] = highest;
-                state.v[at * 2 + 1] = total;
+            if (quad == 0) state.v[at] = vec2(highest, total);
+        }
+    }
+    if (DIRECT) return;
+    memoryBarrierBuffer();
+    barrier();
+    const uint pages = min(position / PAGE + 1, splits), ticket = r * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (lane == 0) last = atomicAdd(tickets.v[ticket], 1) == pages - 1;
+    barrier();
+    if (!last) return;
+    memoryBarrierBuffer();
+    if (lane == 0) tickets.v[ticket] = 0;
+    for (uint item = lane; item < QPACK * QUADS; item += LOCAL) {
+        const uint g = item / QUADS, quad = item % QUADS;
+        if (member + g >= GROUP) break;
+        const uint at = (r * KV_HEADS * GROUP + HEAD(g)) * splits;
+        float highest = LOWEST, total = 0.0;
+        vec4 joined = vec4(0.0);
+        for (uint from = 0; from < pages; from += BATCH) {
+            vec4 x[BATCH];
+            vec2 held[BATCH];
+            [[unroll]] for (uint b = 0; b < BATCH; b++) {
+                const uint page = min(from + b, pages - 1);
+                x[b] = partial.v[(at + page) * QUADS + quad];
+                held[b] = state.v[at + page];
+            }
+            float top = highest;
+            [[unroll]] for (uint b = 0; b < BATCH; b++) top = max(top, held[b].x);
+            const float shrink = exp(highest - top);
+            joined *= shrink;
+            total *= shrink;
+            highest = top;
+            [[unroll]] for (uint b = 0; b < BATCH; b++) {
+                const float w = from + b < pages ? exp(held[b].x - top) : 0.0;
+                joined = fma(vec4(w), x[b], joined);
+                total = fma(w, held[b].y, total);
             }
         }
+        store_quad(y, r, HEAD(g) * QUADS + quad, y_stride, TILED, joined / total);
     }
 }

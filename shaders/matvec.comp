@@ -8,7 +8,7 @@
 // row), two neighbouring tiles of q4 (one a row). f32 takes half a tile. A workgroup is TEAMS teams that take every
 // TEAMS-th step of K, each for TILES row tiles; their sums are added in fixed order at the end. The order of additions of
 // an element depends on TEAMS and k alone.
-// Grid: x = groups of TILES row tiles, y = activation rows in groups of COLS.
+// Grid: x = groups of TILES row tiles / REPEAT, y = activation rows in groups of COLS.
 //
 // variant f32: -DWEIGHT_F32
 // variant f16: -DWEIGHT_F16
@@ -34,8 +34,9 @@ layout(constant_id = 4) const uint UNROLL = 2;   // steps of K whose loads are i
 layout(constant_id = 5) const bool TAIL = false;  // k is not a multiple of TEAMS * UNROLL steps
 layout(constant_id = 6) const bool PIPE = false;  // load the next steps before the last are multiplied
 layout(constant_id = 7) const bool GATHER = false;
-layout(constant_id = 8) const uint LOCAL = 128;   // 32 * TEAMS
-layout(local_size_x_id = 8, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 8) const uint REPEAT = 1;    // groups of tiles a workgroup takes, one after the other
+layout(constant_id = 9) const uint LOCAL = 128;   // 32 * TEAMS
+layout(local_size_x_id = 9, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
@@ -65,6 +66,7 @@ const uint EACH = 8, STEP = 16;
 const uint PER_TILE = BLOCK / EACH;  // invocations on a row of a tile
 const bool NORM = NORM_WIDTH > 0;
 shared float parts[TEAMS * 32 * TILES * COLS];
+shared float squares_of[NORM ? LOCAL : 1];  // a subgroup
 shared vec4 normed[NORM ? NORM_WIDTH / 4 : 1];
 
 // Four elements (from 4 * i) of an invocation's 16 bytes, as codes.
@@ -83,6 +85,12 @@ vec4 four(uvec4 q, uint i) {
     return uintBitsToFloat(q);
 #endif
 }
+
+// The first blocks of the tiles of a group; a tile behind the last repeats the last.
+#define BASE(group) \
+    [[unroll]] for (uint t = 0; t < TILES; t++) base[t] = min((group) * TILES + t, last_tile) * blocks;
+
+const bool EARLY = NORM || REPEAT > 1;  // a group's first weights are loaded before it is its turn
 
 // UNROLL steps of K from `first`, for each tile; a step behind the end repeats the last (its activations count as zeros).
 #define LOAD(first)                                                                            \
@@ -109,14 +117,10 @@ void main() {
     const uint row = lane / 2, within = (lane % 2) * EACH;
 #endif
     uint base[TILES];
-    for (uint t = 0; t < TILES; t++) base[t] = min(gl_WorkGroupID.x * TILES + t, last_tile) * blocks;
-    float sum[TILES][COLS];
-    for (uint t = 0; t < TILES; t++)
-        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
+    BASE(gl_WorkGroupID.x)
     uvec4 q[UNROLL * TILES];
     Scale s[UNROLL * TILES];
-    if (PIPE) LOAD(team)
-    float factor = 1.0;
+    if (PIPE || EARLY) LOAD(team)  // in flight while x is prepared
     if (NORM) {
         uint from = 0;
         bool real = true;
@@ -132,15 +136,16 @@ void main() {
             normed[i] = a * gain.v[i];
         }
         const float own = subgroupAdd((squares.x + squares.y) + (squares.z + squares.w));
-        if (subgroupElect()) parts[gl_SubgroupID] = own;
-        barrier();
-        float total = 0.0;
-        for (uint i = 0; i < gl_NumSubgroups; i++) total += parts[i];
-        factor = 1.0 / sqrt(total / float(NORM_WIDTH) + eps);
+        if (subgroupElect()) squares_of[gl_SubgroupID] = own;
         barrier();
     }
+    for (uint turn = 0; turn < REPEAT; turn++) {
+    const uint group = gl_WorkGroupID.x + turn * gl_NumWorkGroups.x;
+    float sum[TILES][COLS];
+    for (uint t = 0; t < TILES; t++)
+        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
     for (uint step = team; step < steps; step += TEAMS * UNROLL) {
-        if (!PIPE) LOAD(step)
+        if (!PIPE && !(EARLY && step == team)) LOAD(step)
         uvec4 held[UNROLL * TILES];
         Scale scale[UNROLL * TILES];
         [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {
@@ -180,9 +185,20 @@ void main() {
             }
         }
     }
+    if (turn + 1 < REPEAT) {  // the next group's first weights are on their way while this one is finished
+        BASE(group + gl_NumWorkGroups.x)
+        LOAD(team)
+    }
+    if (turn > 0) barrier();  // the sums of the last group are read
     [[unroll]] for (uint t = 0; t < TILES; t++)
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
+    float factor = 1.0;
+    if (NORM) {
+        float squares = 0.0;
+        for (uint i = 0; i < gl_NumSubgroups; i++) squares += squares_of[i];
+        factor = 1.0 / sqrt(squares / float(NORM_WIDTH) + eps);
+    }
     // each invocation now finishes some of the 16 * TILES * COLS results (pairs of rows with SWIGLU)
     const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
@@ -199,7 +215,8 @@ void main() {
             }
             if (NORM) total[j] *= factor;
         }
-        const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
+        const uint r = first_col + c, i = (group * TILES + t) * TILE + own;
         if (r < rows && i < n) FINISH(r, i, total[0], total[1])
+    }
     }
 }

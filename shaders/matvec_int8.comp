@@ -32,8 +32,9 @@ layout(constant_id = 5) const bool TAIL = false;  // the blocks are not a multip
 layout(constant_id = 6) const bool PIPE = false;  // load the next steps before the last are multiplied
 layout(constant_id = 7) const bool NORM = false;
 layout(constant_id = 8) const bool GATHER = false;
-layout(constant_id = 9) const uint LOCAL = 128;   // 32 * TEAMS
-layout(local_size_x_id = 9, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 10) const uint REPEAT = 1;   // groups of tiles a workgroup takes, one after the other
+layout(constant_id = 11) const uint LOCAL = 128;  // 32 * TEAMS
+layout(local_size_x_id = 11, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
@@ -60,8 +61,15 @@ const uint STEP = 1;
 shared float parts[TEAMS * 32 * TILES * COLS];
 const bool HERE = SOURCE_WIDTH > 0;
 shared uvec4 codes[HERE ? SOURCE_WIDTH / 16 : 1];
+shared float squares_of[HERE ? LOCAL : 1];  // a subgroup
 shared vec2 code_scales[HERE ? SOURCE_WIDTH / 32 : 1];
 int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
+
+// The first blocks of the tiles of a group; a tile behind the last repeats the last.
+#define BASE(group) \
+    [[unroll]] for (uint t = 0; t < TILES; t++) base[t] = min((group) * TILES + t, last_tile) * blocks;
+
+const bool EARLY = HERE || REPEAT > 1;  // a group's first weights are loaded before it is its turn
 
 // UNROLL steps of blocks from `first`, for each tile; a block behind the end repeats the last (its scale counts as zero).
 #define LOAD(first)                                                                       \
@@ -85,14 +93,10 @@ void main() {
     const uint row = lane / 2, ahead = 0, piece = lane % 2;
 #endif
     uint base[TILES];
-    for (uint t = 0; t < TILES; t++) base[t] = min(gl_WorkGroupID.x * TILES + t, last_tile) * blocks;
-    float sum[TILES][COLS];
-    for (uint t = 0; t < TILES; t++)
-        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
+    BASE(gl_WorkGroupID.x)
     uvec4 q[UNROLL * TILES];
     Scale s[UNROLL * TILES];
-    if (PIPE) LOAD(team)
-    float factor = 1.0;
+    if (PIPE || EARLY) LOAD(team)  // in flight while x is prepared
     if (HERE) {
         uint from = 0;
         bool real = true;
@@ -128,16 +132,17 @@ void main() {
         }
         if (NORM) {
             const float mine = subgroupAdd(squares);
-            if (subgroupElect()) parts[gl_SubgroupID] = mine;
-            barrier();
-            float total = 0.0;
-            for (uint i = 0; i < gl_NumSubgroups; i++) total += parts[i];
-            factor = 1.0 / sqrt(total / float(k) + eps);
+            if (subgroupElect()) squares_of[gl_SubgroupID] = mine;
         }
         barrier();
     }
+    for (uint turn = 0; turn < REPEAT; turn++) {
+    const uint group = gl_WorkGroupID.x + turn * gl_NumWorkGroups.x;
+    float sum[TILES][COLS];
+    for (uint t = 0; t < TILES; t++)
+        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
     for (uint step = team; step < steps; step += TEAMS * UNROLL) {
-        if (!PIPE) LOAD(step)
+        if (!PIPE && !(EARLY && step == team)) LOAD(step)
         uvec4 held[UNROLL * TILES];
         Scale scale[UNROLL * TILES];
         [[unroll]] for (uint i = 0; i < UNROLL * TILES; i++) {
@@ -177,9 +182,20 @@ void main() {
             }
         }
     }
+    if (turn + 1 < REPEAT) {  // the next group's first weights are on their way while this one is finished
+        BASE(group + gl_NumWorkGroups.x)
+        LOAD(team)
+    }
+    if (turn > 0) barrier();  // the sums of the last group are read
     [[unroll]] for (uint t = 0; t < TILES; t++)
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
+    float factor = 1.0;
+    if (NORM) {
+        float squares = 0.0;
+        for (uint i = 0; i < gl_NumSubgroups; i++) squares += squares_of[i];
+        factor = 1.0 / sqrt(squares / float(k) + eps);
+    }
     const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
         const uint c = item % COLS, first = item / COLS * EACH_ROWS, t = first / TILE, own = first % TILE;
@@ -195,7 +211,8 @@ void main() {
             }
             if (NORM) total[j] *= factor;
         }
-        const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
+        const uint r = first_col + c, i = (group * TILES + t) * TILE + own;
         if (r < rows && i < n) FINISH(r, i, total[0], total[1])
+    }
     }
 }

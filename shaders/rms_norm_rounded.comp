@@ -4,13 +4,16 @@
 // int8: as quantize_q8.comp of the normed row: codes [r][k / 32][8], scales [r][k / 32][2].
 //
 // x: float32 [*][x_stride]. weight: float32 [width]. logit_rows: uint32 [rows], read with GATHER. Grid: x = row.
-// The sum of squares is added as in rms_norm.comp: LOCAL strided parts, then a tree.
+// An invocation's first pieces of x and weight stay in registers, so that a row of up to 16 * LOCAL is read once.
 //
 // variant float16: -DFLOAT16
 // variant int8: -DINT8
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
 
 layout(constant_id = 0) const bool GATHER = false;
@@ -45,33 +48,51 @@ void main() {
         real = from != 0xFFFFFFFFu;
     }
     from = real ? from * (x_stride / 4) : 0;
-    vec4 part = vec4(0.0);
-    for (uint i = lane; i < quads; i += LOCAL) {
-        const vec4 a = x.v[from + i];
-        part = fma(a, a, part);
+    const uint pieces = (width + 7) / 8, KEPT = 2;
+    vec4 kept[KEPT * 2], gain[KEPT * 2], part = vec4(0.0);
+    [[unroll]] for (uint j = 0; j < KEPT * 2; j++) {
+        const uint i = min((lane + j / 2 * LOCAL) * 2 + j % 2, quads - 1);
+        kept[j] = x.v[from + i];
+        gain[j] = weight.v[i];
     }
-    sums[lane] = (part.x + part.y) + (part.z + part.w);
-    for (uint step = LOCAL / 2; step > 0; step /= 2) {
-        barrier();
-        if (lane < step) sums[lane] += sums[lane + step];
-    }
+    [[unroll]] for (uint j = 0; j < KEPT * 2; j++)
+        if ((lane + j / 2 * LOCAL) * 2 + j % 2 < quads) part = fma(kept[j], kept[j], part);
+    for (uint piece = lane + KEPT * LOCAL; piece < pieces; piece += LOCAL)
+        for (uint i = piece * 2; i < min(piece * 2 + 2, quads); i++) {
+            const vec4 a = x.v[from + i];
+            part = fma(a, a, part);
+        }
+    const float own_sum = subgroupAdd((part.x + part.y) + (part.z + part.w));
+    if (subgroupElect()) sums[gl_SubgroupID] = own_sum;
     barrier();
-    const float factor = real ? 1.0 / sqrt(sums[0] / float(width) + eps) : 0.0;
+    float total_sum = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) total_sum += sums[i];
+    const float factor = real ? 1.0 / sqrt(total_sum / float(width) + eps) : 0.0;
 #if defined(FLOAT16)
-    const uint pieces = (width + 15) / 16 * 2;
-    for (uint piece = lane; piece < pieces; piece += LOCAL) {
+#define PUT(piece, a, b)                                                                                               \
+    {                                                                                                                  \
+        uvec4 packed;                                                                                                  \
+        if (ORDER == 1)                                                                                                \
+            packed = uvec4(packHalf2x16(a.xz), packHalf2x16(a.yw), packHalf2x16(b.xz), packHalf2x16(b.yw));            \
+        else if (ORDER == 2)                                                                                           \
+            packed = uvec4(packHalf2x16(vec2(a.x, b.x)), packHalf2x16(vec2(a.y, b.y)), packHalf2x16(vec2(a.z, b.z)),   \
+                           packHalf2x16(vec2(a.w, b.w)));                                                              \
+        else                                                                                                           \
+            packed = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));            \
+        t.v[((r / 16) * ktiles + (piece) / 2) * 32 + (r % 16) * 2 + (piece) % 2] = packed;                             \
+    }
+    const uint ktiles = (width + 15) / 16;
+    [[unroll]] for (uint j = 0; j < KEPT; j++) {
+        const uint piece = lane + j * LOCAL;
+        const vec4 a = real && piece * 2 < quads ? kept[2 * j] * factor * gain[2 * j] : vec4(0.0);
+        const vec4 b = real && piece * 2 + 1 < quads ? kept[2 * j + 1] * factor * gain[2 * j + 1] : vec4(0.0);
+        if (piece < ktiles * 2) PUT(piece, a, b)
+    }
+    for (uint piece = lane + KEPT * LOCAL; piece < ktiles * 2; piece += LOCAL) {
         const uint i = piece * 2;
         const vec4 a = real && i < quads ? x.v[from + i] * factor * weight.v[i] : vec4(0.0);
         const vec4 b = real && i + 1 < quads ? x.v[from + i + 1] * factor * weight.v[i + 1] : vec4(0.0);
-        uvec4 packed;
-        if (ORDER == 1)
-            packed = uvec4(packHalf2x16(a.xz), packHalf2x16(a.yw), packHalf2x16(b.xz), packHalf2x16(b.yw));
-        else if (ORDER == 2)
-            packed = uvec4(packHalf2x16(vec2(a.x, b.x)), packHalf2x16(vec2(a.y, b.y)), packHalf2x16(vec2(a.z, b.z)),
-                           packHalf2x16(vec2(a.w, b.w)));
-        else
-            packed = uvec4(packHalf2x16(a.xy), packHalf2x16(a.zw), packHalf2x16(b.xy), packHalf2x16(b.zw));
-        t.v[((r / 16) * (pieces / 2) + piece / 2) * 32 + (r % 16) * 2 + piece % 2] = packed;
+        PUT(piece, a, b)
     }
 #else
     const uint blocks = (width + 31) / 32;

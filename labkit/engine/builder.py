@@ -24,6 +24,7 @@ from labkit.vulkan.program import Program
 if TYPE_CHECKING:
     from labkit.engine.executor import Executor
 
+FUSED_ROWS = 64  # rows up to which a product finishes with the rotation; more rows have tiles too wide for it
 RING = 64  # steps the output ring holds, and so the most steps in one submit
 
 
@@ -74,7 +75,14 @@ class _Gated:
     up: str
 
 
-Value = Place | _Normed | _Product | _Gated
+@dataclass(frozen=True)
+class _Attended:
+    """Attention over the q that lie in place, to be recorded by what reads it."""
+
+    layer: int
+
+
+Value = Place | _Normed | _Product | _Gated | _Attended
 
 
 class Builder:
@@ -113,12 +121,12 @@ class Builder:
         assert isinstance(x, Place | _Normed)
         return _Gated(x, gate, up)
 
-    def attention(self, qkv: Value, layer: int) -> Place:
+    def attention(self, qkv: Value, layer: int) -> _Attended:
         e, c = self.e, self.e.config
         assert isinstance(qkv, _Product)
         cache, count, matrices = e.cache[layer], self.key.rows, e.weights.matrices(*qkv.weights)
         cuts = [self._cut(m, count) for m in matrices]
-        if c.rope_pairing == "interleaved" and all(isinstance(cut, FINISHING) for cut in cuts):
+        if c.rope_pairing == "interleaved" and count <= FUSED_ROWS and all(isinstance(cut, FINISHING) for cut in cuts):
             self._products(qkv.x, matrices, e.qkv, count, "rope_kv", layer=layer)
         else:
             self._products(qkv.x, matrices, e.qkv, count, "store")
@@ -126,11 +134,7 @@ class Builder:
                 self.program, e.qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
                 qkv_stride=e.qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
             )  # fmt: skip
-        attention_op.record(
-            self.program, e.qkv.buffer, e.row_state, cache, e.partial, e.attended.buffer, count=count, heads=c.heads,
-            qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits, label=f"attention {layer}",
-        )  # fmt: skip
-        return e.attended
+        return _Attended(layer)
 
     # how products get their input
 
@@ -150,6 +154,8 @@ class Builder:
         rounding = wanted.pop() if len(wanted) == 1 else None
         if isinstance(x, _Gated):
             return (*self._gated(x, rounding), None)
+        if isinstance(x, _Attended):
+            return (*self._attended(x, rounding), None)
         assert isinstance(x, _Normed)
         weight, eps = e.weights.norm(x.weight), e.config.rms_eps
         absorbed = [linear_op.absorbs_norm(e.device, cut, m, rows) for cut, m in zip(cuts, matrices, strict=True)]
@@ -185,6 +191,20 @@ class Builder:
                 norm=norm, rope=rope, tiled=tiled,
             )  # fmt: skip
             offset += matrix.n
+
+    def _attended(self, x: _Attended, rounding: rounding_op.Rounding | None) -> tuple[Place, Rounded | None]:
+        """Attention, into tiles where its reader wants them."""
+        e, c, count = self.e, self.e.config, self.key.rows
+        tiles = None
+        if rounding in attention_op.TILES and not e.device.is_cpu:
+            assert rounding is not None
+            tiles = rounding_op.place(e.scratch, rounding, count, e.attended.width)
+        attention_op.record(
+            self.program, e.qkv.buffer, e.row_state, e.cache[x.layer], e.partial, tiles or e.attended.buffer, count=count,
+            heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits,
+            tickets=e.tickets, label=f"attention {x.layer}",
+        )  # fmt: skip
+        return e.attended, tiles
 
     def _gated(self, x: _Gated, rounding: rounding_op.Rounding | None) -> tuple[Place, Rounded | None]:
         """A SwiGLU: in one product when gate and up are one matrix, and into tiles where its reader wants tiles."""

@@ -147,6 +147,7 @@ class Executor:
         self.partial = pool.buffer(
             attention_op.partial_bytes(1, c.heads, c.head_dim, splits), label="attention partials"
         )
+        self.tickets = pool.buffer(attention_op.ticket_bytes(rows, c.heads), label="attention tickets").fill(0)
         self.partials = pool.buffer(top_op.partials_bytes(self.device, wanted, c.vocab), label="logit partials")
         self.top = pool.buffer(wanted * top_op.MAX_TOP * 8, label="top log-probabilities")
         self.lse = pool.buffer(wanted * 4, label="log-sum-exp")

@@ -140,21 +140,22 @@ class Call:
         constants: Constants = {
             "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
             "TAIL": self.matrix.k % (STEP[self.matrix.layout] * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe,
-            "NORM_WIDTH": self.matrix.k if self.norm else 0,
+            "REPEAT": cut.repeat, "NORM_WIDTH": self.matrix.k if self.norm else 0,
             "GATHER": self.norm is not None and self.norm.logit_rows is not None,
         }  # fmt: skip
         push |= {"x": self.x, "x_stride": self.x_stride, **self._gathered()}
         self._dispatch("matvec", constants | finish, self._tile_grid(cut), push, [self.x])
 
     def _tile_grid(self, cut: Matvec | MatvecInt8 | MatvecK) -> Grid:
-        return -(-self.matrix.n // (16 * cut.tiles)), -(-self.rows // cut.cols)
+        groups = -(-self.matrix.n // (16 * cut.tiles))
+        return -(-groups // getattr(cut, "repeat", 1)), -(-self.rows // cut.cols)
 
     def matvec_int8(self, cut: MatvecInt8, rounded: Rounded | None) -> None:
         finish, push = self._finish()
         constants: Constants = {
             "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
             "TAIL": self.matrix.k % (STEP[self.matrix.layout] * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe,
-            "SOURCE_WIDTH": 0 if rounded else -(-self.matrix.k // 32) * 32, "NORM": self.norm is not None,
+            "REPEAT": cut.repeat, "SOURCE_WIDTH": 0 if rounded else -(-self.matrix.k // 32) * 32, "NORM": self.norm is not None,
             "GATHER": self.norm is not None and self.norm.logit_rows is not None,
         }  # fmt: skip
         given = (

@@ -30,6 +30,7 @@ class Matvec:
     teams: int
     unroll: int
     pipe: bool = False
+    repeat: int = 1  # groups of tiles a workgroup takes in turn, when it prepares x itself
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class MatvecInt8:
     teams: int
     unroll: int
     pipe: bool = False
+    repeat: int = 1
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if layout in K_CODES:
         return _choose_k(device, rows, k, many, exact)
     if exact:
-        return _matvec(rows, many), "exact: float32 activations"
+        return _matvec(rows, n, many), "exact: float32 activations"
     size = device.coopmat_size
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
         if rows == 1:
@@ -112,11 +114,11 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
         return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
     if rows == 1:
-        return _matvec(rows, many), "one row: as fast as a matrix unit, and exact"
+        return _matvec(rows, n, many), "one row: as fast as a matrix unit, and exact"
     if layout not in ("f16", *CODES):
-        return _matvec(rows, many), f"{layout} weights have no cooperative-matrix kernel"
+        return _matvec(rows, n, many), f"{layout} weights have no cooperative-matrix kernel"
     if not size:
-        return _matvec(rows, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
+        return _matvec(rows, n, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
     columns = 8 if rows <= 8 and layout == "f16" and 8 in device.coopmat_columns else 0
     return _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device)), ""
 
@@ -146,17 +148,23 @@ def _lanes(device: Device, rows: int, k: int) -> Lanes:
     return Lanes(_columns(rows), 2, ksplit, 8, False)
 
 
-def _matvec(rows: int, many: bool) -> Matvec:
+def _matvec(rows: int, n: int, many: bool) -> Matvec:
     """Teams are always 16: the order of sums depends on their number."""
     cols = _columns(rows)
-    return Matvec(cols, 2 if many and 1 < cols <= 4 else 1, 16, 2 if cols == 1 else 1)
+    repeat = _repeat(-(-n // 16)) if rows == 1 else 1
+    return Matvec(cols, 2 if many and 1 < cols <= 4 else 1, 16, 2 if cols == 1 else 1, repeat=repeat)
+
+
+def _repeat(tiles: int) -> int:
+    """Turns that leave about two workgroups of 512 a multiprocessor of a large device (264 of an H200)."""
+    return max(1, min(8, tiles // 250))
 
 
 def _matvec_int8(layout: str, n: int, k: int) -> MatvecInt8:
     """One row, measured on an H200: K of a layer's width needs no more loads in flight, a longer one does."""
     if k > 8192:
         return MatvecInt8(1, 1, 16, 4 if layout == "q8" else 2, True)
-    return MatvecInt8(1, 2 if layout == "q8" and n > 16384 else 1, 16, 1)
+    return MatvecInt8(1, 1, 16, 1, repeat=_repeat(-(-n // 16)))
 
 
 def _coopmat(
