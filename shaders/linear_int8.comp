@@ -104,9 +104,10 @@ const uint SPLIT = 0;
 #endif
 const uint STAGE = SUBGROUPS * COLS * CM / 4, UNPACK = SUBGROUPS * (CODES + SPLIT), INDEX = CKF * CN / 8;
 const uint LARGER = STAGE > UNPACK ? STAGE : UNPACK, ARENA = LARGER > INDEX ? LARGER : INDEX;
-shared uvec4 arena[ARENA];
 const uint MADE = SR * ROWS / 2;  // outputs of a row of x, a workgroup
-shared float made[OUT > 0 ? SC * COLS * (MADE + 1) : 1];
+shared uvec4 arena[ARENA + (OUT > 0 ? (SC * COLS * (MADE + 1) + 3) / 4 : 0)];
+#define WORD(at) arena[(at) / 4][(at) % 4]
+#define MADE_AT(at) uintBitsToFloat(WORD(ARENA * 4 + (at)))
 
 // Fragment i, part p of the codes of block b: straight from 8-bit tiles.
 #define LOAD_CODES(to, b, i, p)                                                                                  \
@@ -159,6 +160,8 @@ void spread(uint to, uvec4 q) {
     }
 }
 #endif
+
+vec4 made4(uint at) { return vec4(MADE_AT(at), MADE_AT(at + 1), MADE_AT(at + 2), MADE_AT(at + 3)); }
 
 // Products of a block whose codes are `a`, whose x is in `slot`, and whose scales are row `at` of the operands.
 #define MULTIPLY(slot, at)                                                                                       \
@@ -325,7 +328,7 @@ void main() {
 #endif
     const uint step = EPILOGUE == 2 ? 2 : 1, part = COLS * CM, stages = (sg - sk) * part;
     barrier();
-#define STAGED(at) uintBitsToFloat(arena[(at) / 4][(at) % 4])
+#define STAGED(at) uintBitsToFloat(WORD(at))
 #define ROUND(i)                                                                                                 \
     if (i < FR) {                                                                                                \
         [[unroll]] for (uint j = 0; j < FC; j++)                                                                 \
@@ -340,7 +343,8 @@ void main() {
             }                                                                                                    \
             total *= unit;                                                                                       \
             if (EPILOGUE == 2) total = total / (1.0 + exp(-total)) * (other * unit);                             \
-            if (OUT > 0) made[(sc * COLS + at / CM) * (MADE + 1) + (sr * ROWS + i * CM + at % CM) / 2] = total;  \
+            const uint place = (sc * COLS + at / CM) * (MADE + 1) + (sr * ROWS + i * CM + at % CM) / 2;          \
+            if (OUT > 0) WORD(ARENA * 4 + place) = floatBitsToUint(total);                                       \
             else if (row < n && col < rows) {                                                                    \
                 if (EPILOGUE == 2) y.v[col * y_stride + row / 2] = total;                                        \
                 else if (EPILOGUE == 1) y.v[col * y_stride + row] += total;                                      \
@@ -362,21 +366,17 @@ void main() {
         if (col >= rows || block >= outs) continue;
         const uint from = line * (MADE + 1) + own_block * 32;
         uint top = 0;
-        for (uint e = 0; e < 32; e++) top = max(top, magnitude(made[from + e]));
-        const uint h = scale_bits(top), f = from + eighth * 8, at = (col / 16) * outs + block;
+        for (uint e = 0; e < 32; e++) top = max(top, magnitude(MADE_AT(from + e)));
+        const uint h = scale_bits(top), at = (col / 16) * outs + block;
         int sum;
-        y_codes.v[at * 64 + col % 16 * 4 + eighth] = codes8(
-            vec4(made[f], made[f + 1], made[f + 2], made[f + 3]), vec4(made[f + 4], made[f + 5], made[f + 6], made[f + 7]), h,
-            OUT - 1, sum);
+        y_codes.v[at * 64 + col % 16 * 4 + eighth] = codes8(made4(from + eighth * 8), made4(from + eighth * 8 + 4), h, OUT - 1, sum);
         if (eighth == 0) {
             y_scales.v[at * 16 + col % 16] = uint16_t(h);
             if (SUMS) {
                 int total = sum;
                 for (uint e = 8; e < 32; e += 8) {
-                    int more_;
-                    codes8(vec4(made[from + e], made[from + e + 1], made[from + e + 2], made[from + e + 3]),
-                           vec4(made[from + e + 4], made[from + e + 5], made[from + e + 6], made[from + e + 7]), h, 0, more_);
-                    total += more_;
+                    codes8(made4(from + e), made4(from + e + 4), h, 0, sum);
+                    total += sum;
                 }
                 const uvec2 halves = sum_bits(h, total);
                 y_sums.v[at * 32 + col % 16] = uint16_t(halves.x);

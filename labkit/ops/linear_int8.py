@@ -96,7 +96,7 @@ def shared_bytes(cut: CoopmatInt8, layout: str, *, tiles_out: bool = False) -> i
     codes = 0 if layout == "q8" else tiles * cut.buffers * 2 * 16 * (80 if cut.k == 8 else 48)
     split = tiles * cut.kf * 64 if layout == "q4m" else 0
     arena = max(subgroups * cols * cut.m * 4, subgroups * (codes + split), cut.kf * cut.n * 2)
-    return arena + (cut.sc * cols * (cut.sr * rows // 2 + 1) * 4 if tiles_out else 4)
+    return arena + (-(-cut.sc * cols * (cut.sr * rows // 2 + 1) // 4) * 16 if tiles_out else 0)
 
 
 def check(cut: CoopmatInt8, device: Device, layout: str, n: int, k: int, *, tiles_out: bool = False) -> None:
