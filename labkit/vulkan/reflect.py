@@ -1,5 +1,6 @@
 """What a SPIR-V module asks for: push-constant members, specialisation constants, workgroup size and shared memory."""
 
+import functools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,7 +37,7 @@ _ARITHMETIC = {
     176: lambda a, b: int(a < b),
     178: lambda a, b: int(a <= b),
 }
-_SELECT, _FUNCTION_END = 169, 56
+_SELECT, _FUNCTION, _FUNCTION_END = 169, 54, 56
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,15 @@ class _Module:
         self.variables: list[tuple[int, int]] = []  # (pointer type, storage class)
         self.workgroup_size: int | None = None
         self.local_size: tuple[int, int, int] = (1, 1, 1)
-        at, op = 5, 0
-        while at < len(words):
-            op, count = int(words[at]) & 0xFFFF, int(words[at]) >> 16
-            if count == 0 or at + count > len(words):
+        at, op, code = 5, 0, False
+        heads, end = words.tolist(), len(words)
+        while at < end:
+            op, count = heads[at] & 0xFFFF, heads[at] >> 16
+            if count == 0 or at + count > end:
                 raise ShaderError(f"{name} is damaged SPIR-V at word {at}: rebuild it with `lab shaders`")
-            self._instruction(op, words[at + 1 : at + count])
+            code = code or op == _FUNCTION  # behind which nothing is declared
+            if not code:
+                self._instruction(op, words[at + 1 : at + count])
             at += count
         if op != _FUNCTION_END:
             raise ShaderError(f"{name} is SPIR-V cut short: rebuild it with `lab shaders`")
@@ -175,6 +179,12 @@ def _string(words: np.ndarray) -> str:
     return words.tobytes().split(b"\0", 1)[0].decode(errors="replace")
 
 
+@functools.lru_cache(maxsize=128)
+def _parsed(spirv: bytes, name: str) -> _Module:
+    """The module, kept: a kernel is read with its defaults and again with its constants, and many differ in these only."""
+    return _Module(np.frombuffer(spirv, "<u4"), name)
+
+
 def reflect(spirv: bytes, name: str, constants: dict[str, int] | None = None) -> Interface:
     """The interface of little-endian `spirv` under the given integer constants, others at their defaults.
 
@@ -183,7 +193,7 @@ def reflect(spirv: bytes, name: str, constants: dict[str, int] | None = None) ->
     if len(spirv) < 20 or len(spirv) % 4 or spirv[:4] != b"\x03\x02\x23\x07":
         raise ShaderError(f"{name} is not SPIR-V ({len(spirv)} bytes): rebuild it with `lab shaders`")
     try:
-        return _read(_Module(np.frombuffer(spirv, "<u4"), name), name, constants or {})
+        return _read(_parsed(spirv, name), name, constants or {})
     except (LookupError, ValueError, TypeError, RecursionError):
         raise ShaderError(f"{name} is damaged SPIR-V: rebuild it with `lab shaders`") from None
 
