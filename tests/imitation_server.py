@@ -54,12 +54,13 @@ class Handler(BaseHTTPRequestHandler):
                 os._exit(9)
             time.sleep(STEP_S)
             self.event({"content": f" w{number}", "tokens": [300], "stop": False, "tokens_predicted": number})
+        cached = len(body["prompt"]) - 1 if os.environ.get("IMITATION") == "cache" else 0
         self.event(
             {
                 "content": "",
                 "stop": True,
                 "tokens_predicted": count,
-                "timings": {"cache_n": 0, "prompt_n": len(body["prompt"]), "prompt_ms": 1.0, "model": "text"},
+                "timings": {"cache_n": cached, "prompt_n": len(body["prompt"]), "prompt_ms": 1.0, "model": "text"},
             }
         )
         self.wfile.write(b"0\r\n\r\n")

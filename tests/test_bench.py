@@ -141,7 +141,7 @@ def test_a_peer_is_measured_in_turns_over_the_same_prompts(bench: Lab, home: Pat
     assert code == 0
     assert out.count("llama-server") == 3  # a row a cell
     folder, record = only_run(home)
-    rows = [row for row in samples(folder) if row["metric"].endswith("_tok_s")]
+    rows = [row for row in samples(folder) if row["metric"] in ("decode_tok_s", "prefill_tok_s")]
     order = [row["cell"]["runtime"] for row in rows if row["block"] == "0"]
     assert sorted(order) == ["labkit"] * 3 + ["llama-server"] * 3
     for block in (0, 1):
@@ -162,15 +162,33 @@ def test_a_peer_is_measured_in_turns_over_the_same_prompts(bench: Lab, home: Pat
     assert not list(Path("/dev/shm").glob("labkit-*/tiny-f16.gguf"))
 
 
-def test_a_peer_that_dies_leaves_what_was_measured_and_one_line(
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [("die", "llama-server died with code 9: the GPU is lost"), ("broken", "ended with code 3 while loading")],
+)
+def test_a_peer_that_fails_is_told_and_labkit_is_measured_all_the_same(
+    how: str, said: str, bench: Lab, home: Path, imitation: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMITATION", how)
+    code, out, err = bench("--shape", "tiny", *SHORT, "--against", "llama-server", "--llama-server", str(imitation))
+    assert code == 1
+    assert said in err
+    assert "Traceback" not in err
+    assert "llama-server" not in out
+    folder, record = only_run(home)
+    assert record.state == "completed"
+    assert [(check.name, check.passed) for check in record.checks] == [("llama-server ran", False)]
+    rates = [row for row in samples(folder) if row["metric"] in ("decode_tok_s", "prefill_tok_s")]
+    assert [row["cell"]["runtime"] for row in rates] == ["labkit"] * 6
+
+
+def test_a_peer_that_reads_prompts_from_a_cache_is_no_peer(
     bench: Lab, home: Path, imitation: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("IMITATION", "die")
+    monkeypatch.setenv("IMITATION", "cache")
     code, _, err = bench("--shape", "tiny", *SHORT, "--against", "llama-server", "--llama-server", str(imitation))
-    assert code == 2
-    assert "llama-server died with code 9: the GPU is lost" in err
-    assert "Traceback" not in err
-    assert not (home / "data" / "runs").exists() or not list((home / "data" / "runs").iterdir())  # nothing was measured
+    assert code == 1
+    assert "took 15 tokens of the prompts from a cache" in err
 
 
 def interrupt_after(count: int, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -246,7 +264,7 @@ def _read(path: Path) -> bytes:
         (["--shape", "tiny", "--quant", "f16,f16"], "is not a list of different weight types"),
         (["--shape", "tiny", "--batch", "1,x"], "'1,x' is not whole numbers with commas"),
         (["--shape", "tiny", "--batch", "0"], "--batch 0 is not a whole number"),
-        (["--shape", "tiny", "--slots", "2"], "--slots 2 is fewer than the 32 streams"),
+        (["--shape", "tiny", "--slots", "2"], "--slots 2 is fewer than the "),
         (["--shape", "tiny", "--against", "llama-server", "--llama-server", "/nowhere"], "/nowhere is not a program"),
         (["/nowhere/model.gguf"], "there is no model file /nowhere/model.gguf"),
         (["ops", "--shape", "tiny", "--op", "softmax"], "'softmax' is not an operation"),

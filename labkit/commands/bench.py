@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from labkit.vulkan.device import Device
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
+# what is measured where nothing is said: on a GPU, and on the CPU, which takes two minutes for a small model
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "batch": ((1, 4, 8, 16, 32), (1, 4, 8)), "prompt": ((512, 2048, 4096), (64, 256)), "generate": (128, 32),
+    "repetitions": (5, 3), "rows": ((1, 4, 8, 16, 32, 512, 2048), (1, 4, 8)),
+}  # fmt: skip
 
 
 class Numbers(click.ParamType):
@@ -51,16 +56,16 @@ class BenchCommand(click.Command):
 @click.argument("model", required=False)
 @click.option("--shape", default=None, help="Instead of a model: a known shape with random weights, for speed only.")
 @click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
-@click.option("--batch", type=Numbers(), default="1,4,8,16,32", show_default=True, help="Streams that decode at once.")
-@click.option("--prompt", type=Numbers(), default="512,2048,4096", show_default=True, help="Prompt lengths to prefill.")
+@click.option("--batch", type=Numbers(), help="Streams that decode at once.  [default: 1,4,8,16,32; CPU 1,4,8]")
+@click.option("--prompt", type=Numbers(), help="Prompt lengths to prefill.  [default: 512,2048,4096; CPU 64,256]")
 @click.option(
     "--depth", type=Numbers(), default="0", show_default=True, help="Tokens in each stream's cache before decoding."
 )
 @click.option(
     "--ub", type=int, default=None, help="Rows of a prompt chunk; default: the engine's own, 2048 for a peer."
 )
-@click.option("--generate", type=int, default=128, show_default=True, help="Tokens each stream decodes.")
-@click.option("--repetitions", "-r", type=int, default=5, show_default=True, help="Blocks; each measures every cell.")
+@click.option("--generate", type=int, help="Tokens each stream decodes.  [default: 128; CPU 32]")
+@click.option("--repetitions", "-r", type=int, help="Blocks; each measures every cell.  [default: 5; CPU 3]")
 @click.option(
     "--against", type=click.Choice(["llama-server"]), default=None, help="Measure a peer in turns with labkit."
 )
@@ -88,9 +93,11 @@ def command(**o: Any) -> None:
     """
     try:
         with terminating():
-            bench(o)
+            whole = bench(o)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    if not whole:
+        sys.exit(1)
 
 
 @contextlib.contextmanager
@@ -124,8 +131,18 @@ def models_of(model: str | None, shape: str | None, quants: str) -> list[tuple[s
     return [(max(opened.bytes_by_type, key=lambda kind: opened.bytes_by_type[kind]).lower(), opened)]
 
 
-def bench(o: dict[str, Any]) -> None:
-    """The whole of it: settings checked, device opened, each model measured in turn, record closed, result shown."""
+def with_defaults(o: dict[str, Any], device: "Device") -> dict[str, Any]:
+    """The options, with what was left out as it is for this kind of device."""
+    return {
+        name: DEFAULTS[name][device.is_cpu] if value is None and name in DEFAULTS else value
+        for name, value in o.items()
+    }
+
+
+def bench(o: dict[str, Any]) -> bool:
+    """The whole of it: settings checked, device opened, each model measured in turn, record closed, result shown.
+
+    False when a peer failed on the way."""
     from labkit.engine.engine import default_device
     from labkit.lab.bench import BenchRun, as_json
     from labkit.measure.bench.report import Results, table
@@ -146,10 +163,11 @@ def bench(o: dict[str, Any]) -> None:
         "arithmetic",
         "seed",
     )
+    device = default_device(o["device"])
+    o = with_defaults(o, device)
     settings = Settings(**{name: o[name] for name in names})
     models = models_of(o["model"], o["shape"], o["quant"])
     peer = find_binary(o["binary"]) if o["against"] else None
-    device = default_device(o["device"])
     parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name", "binary")}
     results = Results()
     total = measurements(settings, peer is not None) * len(models)
@@ -180,7 +198,7 @@ def bench(o: dict[str, Any]) -> None:
             log = run.log(f"llama-server-{quant}") if peer is not None else Path()
             plan = Plan(
                 settings, device, run.since, store, run.progress.show, run.progress.advance,
-                note=lambda text: run.note("bench", text),
+                note=lambda text: run.note("bench", text), trouble=run.trouble,
                 described=describe_programs,
                 log=log, peer=peer,
             )  # fmt: skip
@@ -193,12 +211,13 @@ def bench(o: dict[str, Any]) -> None:
     if o["as_json"]:
         more = {"ceilings": ceilings.plain(), "random_weights": o["shape"] is not None}
         click.echo(as_json(run.document(**more, rows=[row.plain() for row in rows])))
-        return
+        return not run.troubled
     click.echo(f"{headline(o['model'], o['shape'])} on {device.name}, {device.info.driver_info}")
     click.echo(f"{ceilings.text()}; {run.sensor}")
     click.echo(table(rows))
     if run.folder is not None:
         click.echo(f"record: {run.folder}")
+    return not run.troubled
 
 
 def headline(model: str | None, shape: str | None) -> str:
@@ -257,7 +276,7 @@ def bench_ops(o: dict[str, Any]) -> bool:
     names = chosen(o["names"])
     models = models_of(o["model"], o["shape"], o["quant"])
     device = default_device(o["device"])
-    rows = o["rows"] or ((1, 4, 8) if device.is_cpu else (1, 4, 8, 16, 32, 512, 2048))
+    rows = with_defaults(o, device)["rows"]
     for option, values in (("rows", rows), ("depth", o["depth"])):
         if wrong := [value for value in values if not 1 <= value <= 1 << 16]:
             raise ParameterError(f"--{option} {wrong[0]} is not a whole number from 1 to {1 << 16}")

@@ -71,6 +71,7 @@ class BenchRun:
         self.figure: Callable[[], Any] | None = None  # drawn at the end, where plotly is there
         self.limited: set[str] = set()
         self.measured = 0
+        self.troubled = False  # a peer failed
         self._scratch = contextlib.ExitStack()
 
     def __enter__(self) -> "BenchRun":
@@ -145,6 +146,13 @@ class BenchRun:
     def since(self, at: float) -> float:
         """A reading of `time.perf_counter()` as seconds since the run's start."""
         return self.run.elapsed(at) if self.run is not None else at - self.zero
+
+    def trouble(self, runtime: str, what: str) -> None:
+        """A peer failed: said at once, a failed check of the record, and the command's exit code."""
+        self.troubled = True
+        self.progress.close()
+        print(f"lab: {what}", file=sys.stderr)
+        self.check(f"{runtime} ran", False, what)
 
     def sensed(self, start_s: float, end_s: float) -> dict[str, float]:
         """What the card said in a window, by metric."""

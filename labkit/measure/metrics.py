@@ -126,6 +126,11 @@ define(
     "ready time - open time", timed=True,
 )  # fmt: skip
 
+define(
+    "server_prefill_tok_s", "tok/s", "higher", "prompt tokens a second as a server says by its own clock, without its transport",
+    "prompt tokens / the server's own prompt seconds", timed=True,
+)  # fmt: skip
+
 # A step and what it costs
 define(
     "step_ms", "ms", "lower", "wall time of one step of the engine",

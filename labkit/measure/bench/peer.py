@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import RunError
 from labkit.measure.bench.costs import Costs
 from labkit.measure.bench.settings import Cell, Settings
 from labkit.measure.bench.sides import Sample, decode_metrics, prefill_metrics
@@ -44,10 +45,15 @@ class PeerSide:
         """See `Side`."""
         tokens = self.settings.tokens(cell) if cell.phase == "decode" else 1
         answers = self.server.complete(prompts, tokens)
+        cached = sum(answer.timings.get("cache_n", 0.0) for answer in answers)
+        if cached > 0.01 * sum(answer.prompt for answer in answers):
+            raise RunError(f"{NAME} took {cached:.0f} tokens of the prompts from a cache: its rate would not be one")
         rows = [_row(answer, ids, since) for answer, ids in zip(answers, prompts, strict=True)]
         if cell.phase == "prefill":
             first = answers[0]
             metrics = prefill_metrics(first.prompt, first.times[0] - first.submit_s, self.costs)
+            if first.timings.get("prompt_ms", 0.0) > 0:
+                metrics["server_prefill_tok_s"] = first.prompt / first.timings["prompt_ms"] * 1e3
             return Sample(metrics, rows, first.submit_s, first.times[0], first.prompt / 2, first.prompt)
         streams = [Arrivals(answer.prompt, answer.submit_s, answer.times) for answer in answers]
         metrics, window = decode_metrics(streams, self.costs)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import RunError
 from labkit.measure.bench.costs import Costs, costs_of
 from labkit.measure.bench.peer import PeerSide, peer_bytes
 from labkit.measure.bench.settings import Cell, Prompts, Settings
@@ -25,7 +26,8 @@ class Plan:
     """What a bench of one model does and where it tells of it.
 
     `store(cell, block, sample)` is called as each sample is there, `progress(text)` when something begins, `done()`
-    after each measurement; `log`: where the peer's output goes; `note`: what the record should say."""
+    after each measurement; `log`: where the peer's output goes; `note`: what the record should say; `trouble(runtime,
+    what)`: a peer failed, and labkit goes on without it."""
 
     settings: Settings
     device: Device
@@ -34,6 +36,7 @@ class Plan:
     progress: Say
     done: Callable[[], None]
     note: Say
+    trouble: Callable[[str, str], None]
     described: Callable[[LabkitSide], None]
     log: Path
     peer: Binary | None = None
@@ -61,14 +64,22 @@ def bench_model(plan: Plan, model: AnyModel, quant: str) -> None:
                 course.run([ours])
                 return
             if _fits(plan, model, costs):
-                with _started(plan, gguf, model, quant, costs, _phases(settings)) as peer:
-                    course.run([ours, peer])
+                with contextlib.ExitStack() as peer_held:
+                    try:
+                        peers = [peer_held.enter_context(_started(plan, gguf, model, quant, costs, _phases(settings)))]
+                    except RunError as error:
+                        plan.trouble(NAME, str(error))
+                        peers = []
+                    course.run([ours, *peers])
                 return
             course.run([ours])
         plan.note(f"{quant}: {NAME} was measured after labkit, not in turns with it: both do not fit on the device")
         for phase in _phases(settings):
-            with _started(plan, gguf, model, quant, costs, [phase]) as peer:
-                course.run([peer], [phase])
+            try:
+                with _started(plan, gguf, model, quant, costs, [phase]) as peer:
+                    course.run([peer], [phase])
+            except RunError as error:
+                plan.trouble(NAME, str(error))
 
 
 def _phases(settings: Settings) -> list[str]:
@@ -119,28 +130,37 @@ class _Course:
 
     def __init__(self, plan: Plan, quant: str, prompts: Prompts) -> None:
         self.plan, self.quant, self.prompts = plan, quant, prompts
+        self.by_name: dict[str, Side] = {}
 
     def run(self, sides: Sequence[Side], phases: Sequence[str] = ("decode", "prefill")) -> None:
-        """Every cell of these sides once to warm up, then in randomised complete blocks."""
+        """Every cell of these sides once to warm up, then in randomised complete blocks. A peer that fails is left out
+        of what follows."""
         plan, settings = self.plan, self.plan.settings
-        by_name = {side.name: side for side in sides}
-        cells = [cell for cell in settings.cells(list(by_name), self.quant) if cell.phase in phases]
+        self.by_name = {side.name: side for side in sides}
+        cells = [cell for cell in settings.cells(list(self.by_name), self.quant) if cell.phase in phases]
         warm_up(plan.device)
         for cell in cells:
-            plan.progress(f"{self.quant}: {cell.runtime} warms up, {cell.label}")
-            self._once(by_name[cell.runtime], cell, -1)
-            plan.done()
+            self._once(cell, -1, f"{cell.runtime} warms up, {cell.label}")
         order = block_order(cells, settings.repetitions, settings.seed)
         warm_up(plan.device)
         for block, in_turn in enumerate(order):
             for cell in in_turn:
-                plan.progress(f"{self.quant}: {block + 1}/{settings.repetitions}, {cell.runtime} {cell.label}")
-                plan.store(cell, block, self._once(by_name[cell.runtime], cell, block))
-                plan.done()
+                self._once(cell, block, f"{block + 1}/{settings.repetitions}, {cell.runtime} {cell.label}")
 
-    def _once(self, side: Side, cell: Cell, block: int) -> Sample:
-        prompts = self.prompts.take((block, cell.phase), cell.streams, cell.prompt)
-        return side.measure(cell, prompts, self.plan.since)
+    def _once(self, cell: Cell, block: int, text: str) -> None:
+        side = self.by_name.get(cell.runtime)
+        if side is not None:
+            self.plan.progress(f"{self.quant}: {text}")
+            prompts = self.prompts.take((block, cell.phase), cell.streams, cell.prompt)
+            try:
+                sample = side.measure(cell, prompts, self.plan.since)
+            except RunError as error:  # raised by peers alone
+                self.plan.trouble(cell.runtime, str(error))
+                del self.by_name[cell.runtime]
+            else:
+                if block >= 0:
+                    self.plan.store(cell, block, sample)
+        self.plan.done()
 
 
 def described(models: Sequence[AnyModel]) -> dict[str, Any]:
