@@ -43,17 +43,18 @@ layout(constant_id = 6) const uint SR = 1;
 layout(constant_id = 7) const uint SC = 1;
 layout(constant_id = 8) const uint SK = 1;
 layout(constant_id = 9) const uint G = 8;          // at most CKF
-layout(constant_id = 10) const uint AHEAD = 2;     // blocks of W whose loads are in flight: divides G; even for 4-bit codes
+layout(constant_id = 10) const uint AHEAD = 2;     // blocks of W whose loads are in flight at once: divides G; even for 4-bit codes
 layout(constant_id = 11) const uint AHEAD_X = 0;   // blocks of x: divides AHEAD, or 0
 layout(constant_id = 12) const bool PREFETCH = true;  // scales of the next unit are loaded while one is multiplied
 layout(constant_id = 13) const uint BUFFERS = 1;   // of spread codes: 1, or 2 that take turns
 layout(constant_id = 14) const bool MAGIC = true;  // int32 to float32 by include/magic_bias.glsl
-layout(constant_id = 15) const uint EPILOGUE = 0;
-layout(constant_id = 16) const uint OUT = 0;
-layout(constant_id = 17) const bool SUMS = false;
-layout(constant_id = 18) const uint SUBGROUP = 32;
-layout(constant_id = 19) const uint LOCAL = 32;    // SR * SC * SK * SUBGROUP
-layout(local_size_x_id = 19, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 15) const bool PIPE = true;   // blocks of W are on their way while those before are multiplied
+layout(constant_id = 16) const uint EPILOGUE = 0;
+layout(constant_id = 17) const uint OUT = 0;
+layout(constant_id = 18) const bool SUMS = false;
+layout(constant_id = 19) const uint SUBGROUP = 32;
+layout(constant_id = 20) const uint LOCAL = 32;    // SR * SC * SK * SUBGROUP
+layout(local_size_x_id = 20, local_size_y = 1, local_size_z = 1) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { uint16_t v[]; };
@@ -205,14 +206,17 @@ void main() {
 #if defined(WEIGHT_Q4)
     const uint own = sg * (CODES + SPLIT);
     uvec4 raw[AHEAD / 2 * PIECES];
-    [[unroll]] for (uint u = 0; u < AHEAD; u += 2) LOAD_PAIR(u / 2, min(sk * G + u, last))
+#define LOAD_W(first)                                                                                            \
+    [[unroll]] for (uint u = 0; u < AHEAD; u += 2) LOAD_PAIR(u / 2, min((first) + u, last))
 #else
     INT8_A next[AHEAD * FR * PARTS];
-    [[unroll]] for (uint u = 0; u < AHEAD; u++)
-        [[unroll]] for (uint i = 0; i < FR; i++)
-            [[unroll]] for (uint p = 0; p < PARTS; p++)
-                LOAD_CODES(next[(u * FR + i) * PARTS + p], min(sk * G + u, last), i, p)
+#define LOAD_W(first)                                                                                            \
+    [[unroll]] for (uint u = 0; u < AHEAD; u++)                                                                  \
+        [[unroll]] for (uint i = 0; i < FR; i++)                                                                 \
+            [[unroll]] for (uint p = 0; p < PARTS; p++)                                                          \
+                LOAD_CODES(next[(u * FR + i) * PARTS + p], min((first) + u, last), i, p)
 #endif
+    if (PIPE) LOAD_W(sk * G)
     [[unroll]] for (uint u = 0; u < AHEAD_X; u++) LOAD_X(u, min(sk * G + u, last))
     HALF_A next_dw[FR];
     HALF_B next_dx[FC];
@@ -274,12 +278,13 @@ void main() {
         [[dont_unroll]] for (uint g = 0; g < G; g += AHEAD) {
             // The block that takes a place AHEAD blocks on; behind the last unit, one that is here already.
             const uint step = g + AHEAD < G ? AHEAD : more ? AHEAD + (SK - 1) * G : 0;
+            if (!PIPE) LOAD_W(first + g)
 #if defined(WEIGHT_Q4)
             [[unroll]] for (uint u = 0; u < AHEAD; u += 2) {
                 const uint codes = own + (BUFFERS == 2 ? (g + u) / 2 % 2 * (CODES / 2) : 0);
                 [[unroll]] for (uint h = 0; h < PIECES; h++)
                     spread(codes + ((h / HELD * 2 + L(h) / 16) * TILE + L(h) % 16) * LINE, raw[u / 2 * PIECES + h]);
-                LOAD_PAIR(u / 2, min(first + g + u + step, last))
+                if (PIPE) LOAD_PAIR(u / 2, min(first + g + u + step, last))
                 subgroupMemoryBarrierShared();
                 subgroupBarrier();
                 [[unroll]] for (uint v = u; v < u + 2; v++) {
@@ -298,9 +303,10 @@ void main() {
                 {
                     INT8_A a[FR * PARTS];
                     [[unroll]] for (uint f = 0; f < FR * PARTS; f++) a[f] = next[v * FR * PARTS + f];
-                    [[unroll]] for (uint i = 0; i < FR; i++)
-                        [[unroll]] for (uint p = 0; p < PARTS; p++)
-                            LOAD_CODES(next[(v * FR + i) * PARTS + p], min(block + step, last), i, p)
+                    if (PIPE)
+                        [[unroll]] for (uint i = 0; i < FR; i++)
+                            [[unroll]] for (uint p = 0; p < PARTS; p++)
+                                LOAD_CODES(next[(v * FR + i) * PARTS + p], min(block + step, last), i, p)
 #endif
                     if (AHEAD_X == 0) LOAD_X(0, min(block, last))
                     const float16_t at = float16_t(block < blocks ? block - base : CKF);

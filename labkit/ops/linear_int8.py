@@ -43,6 +43,7 @@ class CoopmatInt8:
     prefetch: bool = True
     buffers: int = 1
     magic: bool = True
+    pipe: bool = True
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def record(
     constants: dict[str, int | float | bool] = {
         "CM": cut.m, "CN": cut.n, "CK": cut.k, "CKF": cut.kf, "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc,
         "SK": cut.sk, "G": cut.group, "AHEAD": cut.ahead, "AHEAD_X": cut.ahead_x, "PREFETCH": cut.prefetch,
-        "BUFFERS": cut.buffers, "MAGIC": cut.magic, "EPILOGUE": _EPILOGUES[epilogue],
+        "BUFFERS": cut.buffers, "MAGIC": cut.magic, "PIPE": cut.pipe, "EPILOGUE": _EPILOGUES[epilogue],
         "OUT": 0 if tiles is None else 1 + tiles.order, "SUMS": tiles is not None and tiles.sums is not None,
         "SUBGROUP": cut.subgroup, "LOCAL": subgroups * cut.subgroup,
     }  # fmt: skip
