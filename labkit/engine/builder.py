@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from labkit.ops import advance as advance_op
 from labkit.ops import attention as attention_op
 from labkit.ops import embedding as embedding_op
+from labkit.ops import flash_attention as flash_op
 from labkit.ops import linear as linear_op
 from labkit.ops import rms_norm as rms_norm_op
 from labkit.ops import rope_kv as rope_kv_op
@@ -14,6 +15,7 @@ from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import swiglu as swiglu_op
 from labkit.ops import top_logprobs as top_op
+from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear import Matrix, Norm, RopeKV
 from labkit.ops.linear_call import FINISHING
 from labkit.ops.linear_cuts import Coopmat, Cut, choose
@@ -46,6 +48,8 @@ class Key:
     splits: int
     top: int
     plain: bool
+    single: int  # rows, padded, that attend one by one
+    blocks: int  # blocks, padded, of rows that attend together
 
 
 @dataclass(frozen=True)
@@ -196,14 +200,26 @@ class Builder:
         """Attention, into tiles where its reader wants them."""
         e, c, count = self.e, self.e.config, self.key.rows
         tiles = None
-        if rounding in attention_op.TILES and not e.device.is_cpu:
+        able = rounding in attention_op.TILES or (
+            rounding is not None and rounding.kind == "float16" and not self.key.single
+        )
+        if able and not e.device.is_cpu:
             assert rounding is not None
             tiles = rounding_op.place(e.scratch, rounding, count, e.attended.width)
-        attention_op.record(
-            self.program, e.qkv.buffer, e.row_state, e.cache[x.layer], e.partial, tiles or e.attended.buffer, count=count,
-            heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits,
-            tickets=e.tickets, label=f"attention {x.layer}",
-        )  # fmt: skip
+        out = tiles or e.attended.buffer
+        if self.key.single:
+            attention_op.record(
+                self.program, e.qkv.buffer, e.row_state, e.cache[x.layer], e.partial, out, count=self.key.single,
+                heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits,
+                tickets=e.tickets, label=f"attention {x.layer}",
+            )  # fmt: skip
+        if self.key.blocks:
+            assert e.blocks is not None
+            flash_op.record(
+                self.program, e.qkv.buffer, e.blocks, e.cache[x.layer], out, count=self.key.blocks, rows=count,
+                heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, cut=e.flash,
+                label=f"attention {x.layer}",
+            )  # fmt: skip
         return e.attended, tiles
 
     def _gated(self, x: _Gated, rounding: rounding_op.Rounding | None) -> tuple[Place, Rounded | None]:
@@ -212,7 +228,7 @@ class Builder:
         matrices = e.weights.matrices(x.gate, x.up)
         if len(matrices) == 1:
             tiles = None
-            able = isinstance(self._cut(matrices[0], rows, swiglu=True), Coopmat)
+            able = isinstance(self._cut(matrices[0], rows, swiglu=True), Coopmat | Gemm)
             if able and e.tiles is not None and rounding is not None and rounding.kind == "float16":
                 tiles = rounding_op.place(e.tiles, rounding, rows, e.config.ffn)
             self._products(x.x, matrices, e.gated, rows, "swiglu", tiled=tiles)

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from labkit.engine import weights as resident
 from labkit.engine.cache import plan_memory, token_bytes
-from labkit.engine.executor import RING, Executor, padded, working_bytes
+from labkit.engine.executor import RING, Executor, micro_batch, padded, working_bytes
 from labkit.engine.request import Completion, Generation, Request, Stream, Token
 from labkit.engine.sampling import Sampling
 from labkit.engine.scheduler import Scheduler, Slot, Step
@@ -79,6 +81,8 @@ class Engine:
     `slots`: streams that decode together (1 to 256). `context`: positions a slot holds. `kv`: "f16" or "f32" cache.
     `arithmetic`: "exact" (float32 activations, the same order of sums at every width: ids equal those of the solo run)
     or "fast" (the fastest cut for each width; bitwise repeatable at one width).
+    `ub`: the micro-batch, rows of prompts read in one step, a power of two from 16 to 4096; by default 2048 on a GPU with
+    cooperative matrices and memory to spare, 512 on other GPUs, 32 on a CPU driver. `engine.ub` is what it came to.
     Raises ParameterError, ModelError, DeviceError or OutOfDeviceMemory, in one line, before anything is left allocated.
     """
 
@@ -91,6 +95,7 @@ class Engine:
         context: int = 1024,
         kv: str = "f16",
         arithmetic: str = "fast",
+        ub: int | None = None,
         progress: Any = None,
     ) -> None:
         self._closed = False
@@ -110,7 +115,8 @@ class Engine:
         self.device = device if isinstance(device, Device) else default_device(device)
         self.device.alive()
         self.slots, self.context, self.kv, self.arithmetic = slots, context, kv, arithmetic
-        working = working_bytes(self.model.config, self.device, slots, context)
+        self.ub = micro_batch(self.model.config, self.device, slots, context, ub)
+        working = working_bytes(self.model.config, self.device, slots, context, self.ub)
         loaded = resident.is_loaded(self.model, self.device)
         plan_memory(self.model, self.device, slots=slots, context=context, kv=kv, working=working, loaded=loaded)
         self.tokenizer = self.model.tokenizer
@@ -118,7 +124,7 @@ class Engine:
         try:
             self.executor = Executor(
                 self.model.config, self.weights, self.device, slots=slots, context=context, kv=kv, arithmetic=arithmetic,
-                stop_ids=sorted(self.tokenizer.eos_ids),
+                ub=self.ub, stop_ids=sorted(self.tokenizer.eos_ids),
             )  # fmt: skip
         except BaseException:
             resident.release(self.weights)
@@ -322,7 +328,7 @@ class Engine:
         top = max(request.top for request in requests)
         return _Batch(
             step,
-            [self.scheduler.slots[step.rows[i].slot] for i in step.wanted],
+            [self.scheduler.slots[int(step.rows[i, 1])] for i in step.wanted],
             top=MAX_TOP if top > 8 else 8 if top else 0,
             plain=all(request.sampling.plain for request in requests),
             streaming=any(request.streaming for request in requests),
@@ -352,8 +358,9 @@ class Engine:
             self._batch = batch.later(times)  # kept unless a request ends below
         else:
             self._batch = None
-            for row in step.rows:
-                self.scheduler.slots[row.slot].computed = row.position + 1
+            slots, last = np.unique(step.rows[::-1, 1], return_index=True)
+            for slot, position in zip(slots.tolist(), step.rows[::-1][last, 2].tolist(), strict=True):
+                self.scheduler.slots[slot].computed = position + 1
         for number, output in enumerate(outputs):
             now = ended if times == 1 else started + (ended - started) * (number + 1) / times
             self._hand_out(batch, output, now)

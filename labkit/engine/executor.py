@@ -11,19 +11,20 @@ from labkit.engine.cache import make_cache, pages_per_slot
 from labkit.engine.sampling import MAX_BIAS, PARAM_WORDS, Sampling, pack, pack_bias
 from labkit.engine.scheduler import Step
 from labkit.engine.weights import ResidentWeights
-from labkit.errors import EngineError
+from labkit.errors import EngineError, ParameterError
 from labkit.models.config import ModelConfig
 from labkit.models.operations import forward
 from labkit.ops import advance as advance_op
 from labkit.ops import attention as attention_op
 from labkit.ops import counts as counts_op
+from labkit.ops import flash_attention as flash_op
 from labkit.ops import rope as rope_op
 from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import top_logprobs as top_op
 from labkit.ops.kv_cache import PAGE
 from labkit.vulkan.device import Device
-from labkit.vulkan.memory import aligned
+from labkit.vulkan.memory import Buffer, aligned
 from labkit.vulkan.program import Program
 
 NONE = 0xFFFFFFFF
@@ -63,14 +64,28 @@ def split_bucket(depth: int) -> int:
     return power * 3 // 4 if power >= 4 and pages <= power * 3 // 4 else power
 
 
-def rows_limit(device: Device, slots: int) -> int:
-    """Rows a step may hold: a prompt chunk of 32 on a CPU driver, 512 on a GPU, and room for one beside all slots."""
-    return max(2 * padded(slots), 32 if device.is_cpu else 512)
+def micro_batch(config: ModelConfig, device: Device, slots: int, context: int, ub: int | None) -> int:
+    """Rows of prompts a step may read: `ub`, or the device's own choice. Raises ParameterError for one that cannot be."""
+    if ub is not None:
+        if isinstance(ub, bool) or not isinstance(ub, int) or ub & (ub - 1) or not 16 <= ub <= 4096:
+            raise ParameterError(f"ub={ub!r} is not a power of two from 16 to 4096")
+        return ub
+    if device.is_cpu:
+        return 32
+    if not device.coopmat_size:
+        return 512
+    spare = device.info.memory_bytes // 16
+    return next((n for n in (2048, 1024) if working_bytes(config, device, slots, context, n) <= spare), 512)
 
 
-def working_bytes(config: ModelConfig, device: Device, slots: int, context: int) -> int:
+def rows_limit(slots: int, ub: int) -> int:
+    """Rows a step may hold: a micro-batch, and room for one beside all slots."""
+    return max(2 * padded(slots), ub)
+
+
+def working_bytes(config: ModelConfig, device: Device, slots: int, context: int, ub: int) -> int:
     """Bytes of the buffers programs work in."""
-    rows = rows_limit(device, slots)
+    rows = rows_limit(slots, ub)
     heads = config.heads * config.head_dim
     activations = rows * 4 * (2 * config.hidden + 2 * heads + 2 * config.kv_heads * config.head_dim + 3 * config.ffn)
     partial = _row_splits(rows, slots, context) * config.heads * (config.head_dim + 2) * 4
@@ -100,13 +115,15 @@ class Executor:
         context: int,
         kv: str,
         arithmetic: str,
+        ub: int,
         stop_ids: Sequence[int],
     ) -> None:
         self.config, self.weights, self.device, self.slots, self.context = config, weights, device, slots, context
         self.kv, self.arithmetic = kv, arithmetic
-        self.max_rows = rows_limit(device, slots)
+        self.max_rows = rows_limit(slots, ub)
         self.max_wanted = padded(slots)
         self.pool = device.pool("engine")
+        self.flash = self._flash_cut()
         self._programs: dict[Key, Recorded] = {}
         self._rings: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # tokens and log-probabilities of the output ring
         self._written: Step | None = None  # the decode step whose rows lie on the device, advanced by it
@@ -127,6 +144,7 @@ class Executor:
         self.bias = pool.buffer(self.slots * MAX_BIAS * 8, kind="upload", label="logit bias")
         self.counts = pool.buffer(counts_op.counts_bytes(self.slots, c.vocab), label="token counts").fill(0)
         self.stops = pool.buffer(advance_op.pack_stops(list(stop_ids)[: advance_op.MAX_STOPS]), label="stop ids")
+        self.blocks = self._blocks_buffer()
         self.control = pool.buffer(np.zeros(advance_op.CONTROL_WORDS, np.uint32), kind="upload", label="step counter")
         self._steps_done = self.control.array(np.uint32)
         self.out_ring = pool.buffer(advance_op.ring_bytes(RING, wanted), kind="readback", label="tokens out")
@@ -156,6 +174,21 @@ class Executor:
         self.tiles = pool.buffer(rounding_op.scratch_bytes(rows, c.ffn), label="gated tiles") if self._tiles() else None
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
+
+    def _flash_cut(self) -> flash_op.Cut | None:
+        """How blocks of a prompt's rows attend, where the arithmetic and the device allow it."""
+        if self.arithmetic == "exact" or self.device.is_cpu:
+            return None
+        cut, self.why_no_flash = flash_op.choose(
+            self.device, self.config.heads // self.config.kv_heads, self.config.head_dim
+        )
+        return cut
+
+    def _blocks_buffer(self) -> Buffer | None:
+        if self.flash is None:
+            return None
+        most = padded(flash_op.most_blocks(self.max_rows, self.slots, self.flash.block_rows))
+        return self.pool.buffer(np.zeros((most, flash_op.BLOCK_WORDS), np.uint32), kind="upload", label="blocks")
 
     def _split_swiglu(self) -> bool:
         """Whether any gate and up have types of their own, and so need the separate operation."""
@@ -188,6 +221,8 @@ class Executor:
 
     def row_limit(self, depth: int) -> int:
         """Rows a step may hold when its deepest row sees `depth` positions; a power of two, as programs are padded."""
+        if self.flash is not None:  # prompts need no partial results, and every slot's own row has room
+            return self.max_rows
         fits = _row_splits(self.max_rows, self.slots, self.context) // split_bucket(max(depth, 1))
         return min(self.max_rows, 1 << max(fits.bit_length() - 1, 0))
 
@@ -195,9 +230,17 @@ class Executor:
 
     def prepare(self, step: Step, *, top: int, plain: bool, steps: int = 1) -> Recorded:
         """Write the step's rows to the device (unless they are there already) and give the program that fits it."""
+        wanted_rows, top = len(step.wanted), min(top, self.config.vocab) if step.wanted else 0
+        blocks, single, depth = 0, len(step.rows), step.depth
+        made = None
+        if self.flash is not None and step.single < len(step.rows):
+            single, depth = step.single, step.single_depth
+            slots, positions = step.rows[single:, 1], step.rows[single:, 2]
+            made = flash_op.blocks_of(slots, positions, self.flash.block_rows, first_row=single)
+            blocks = padded(len(made))
         key = Key(
-            padded(len(step.rows)), padded(len(step.wanted)) if step.wanted else 0,
-            self._splits(step.depth + steps - 1), min(top, self.config.vocab) if step.wanted else 0, plain,
+            padded(len(step.rows)), padded(wanted_rows) if wanted_rows else 0,
+            self._splits(max(depth + steps - 1, 1)), top, plain, padded(single) if single else 0, blocks,
         )  # fmt: skip
         if self._written is not None and self._written.rows is step.rows and self._written.advanced == step.advanced:
             return self._recorded(key)
@@ -205,7 +248,13 @@ class Executor:
             raise EngineError("the rows of a step that ran on are gone: plan it again")
         rows = self.row_state.array(np.uint32, (self.max_rows, 8))
         rows[: key.rows] = 0
-        rows[: len(step.rows), :5] = [(r.token, r.slot, r.position, r.flags, r.remaining) for r in step.rows]
+        rows[: len(step.rows), :5] = step.rows
+        if made is not None and self.blocks is not None:
+            table = self.blocks.array(
+                np.uint32, (self.blocks.nbytes // 4 // flash_op.BLOCK_WORDS, flash_op.BLOCK_WORDS)
+            )
+            table[:blocks] = 0
+            table[: len(made)] = made
         wanted = self.logit_rows.array(np.uint32)
         wanted[: max(key.wanted, 1)] = NONE
         wanted[: len(step.wanted)] = step.wanted
@@ -246,7 +295,7 @@ class Executor:
     def decode_program(self, width: int, depth: int = 1) -> Program:
         """The program of a greedy decode step at `width` streams."""
         rows = padded(width)
-        return self._recorded(Key(rows, rows, self._splits(depth), 0, True)).program
+        return self._recorded(Key(rows, rows, self._splits(depth), 0, True, rows, 0)).program
 
     def _splits(self, depth: int) -> int:
         """The depth bucket, never more than the pages a slot has."""

@@ -4,6 +4,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+
 from labkit.engine.request import Request
 from labkit.ops.rows import ACTIVE, PROMPT
 
@@ -28,24 +30,16 @@ class Slot:
         return len(self.request.prompt_ids) if self.request else 0
 
 
-@dataclass(frozen=True)
-class Row:
-    """One token of one slot: what the program computes."""
-
-    token: int
-    slot: int
-    position: int
-    flags: int
-    remaining: int  # tokens the slot may still generate, this row's included
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
-    """Rows of one step; `wanted` are the rows whose logits are sampled. `decode_only`: one row a slot, all wanted."""
+    """Rows of one step: uint32 [R, 5] of (token, slot, position, flags, tokens the slot may still generate, this row's
+    included). `wanted` are the rows whose logits are sampled. `decode_only`: one row a slot, all wanted. The first `single`
+    rows are one of a slot each; behind them lie prompts, whose rows follow each other."""
 
-    rows: tuple[Row, ...]
+    rows: np.ndarray
     wanted: tuple[int, ...]
     decode_only: bool
+    single: int
     advanced: int = 0  # decode steps that ran since the rows were made: every position is that much further
 
     @property
@@ -55,11 +49,16 @@ class Step:
 
     @cached_property
     def _first_depth(self) -> int:
-        return max(row.position for row in self.rows) + 1
+        return int(self.rows[:, 2].max()) + 1
+
+    @cached_property
+    def single_depth(self) -> int:
+        """Positions the deepest of the single rows sees; 0 without any."""
+        return int(self.rows[: self.single, 2].max()) + 1 + self.advanced if self.single else 0
 
     def later(self, steps: int) -> "Step":
         """The same streams, `steps` decode steps on."""
-        step = Step(self.rows, self.wanted, self.decode_only, self.advanced + steps)
+        step = Step(self.rows, self.wanted, self.decode_only, self.single, self.advanced + steps)
         step.__dict__["_first_depth"] = self._first_depth
         return step
 
@@ -99,22 +98,28 @@ class Scheduler:
         busy = self.busy
         if not busy:
             return None
-        rows: list[Row] = []
+        parts: list[np.ndarray] = []
         wanted: list[int] = []
         decoding = [slot for slot in busy if slot.pending == 1]
         reading = [slot for slot in busy if slot.pending > 1]
+        made = 0
         for slot in (*decoding, *reading):
-            take = min(slot.pending, limit - len(rows))
+            take = min(slot.pending, limit - made)
             if take <= 0:
                 break
-            left = self.remaining(slot)
-            for position in range(slot.computed, slot.computed + take):
-                is_prompt = PROMPT if position < slot.prompt_length else 0
-                rows.append(Row(slot.ids[position], slot.index, position, ACTIVE | is_prompt, left))
+            part = np.empty((take, 5), np.uint32)
+            part[:, 0] = slot.ids[slot.computed : slot.computed + take]
+            part[:, 1] = slot.index
+            part[:, 2] = np.arange(slot.computed, slot.computed + take)
+            part[:, 3] = ACTIVE
+            part[part[:, 2] < slot.prompt_length, 3] |= PROMPT
+            part[:, 4] = self.remaining(slot)
+            parts.append(part)
+            made += take
             if slot.computed + take == len(slot.ids):
-                wanted.append(len(rows) - 1)
-        decode_only = not reading and len(rows) == len(busy) and all(s.computed >= s.prompt_length for s in busy)
-        return Step(tuple(rows), tuple(wanted), decode_only)
+                wanted.append(made - 1)
+        decode_only = not reading and made == len(busy) and all(s.computed >= s.prompt_length for s in busy)
+        return Step(np.concatenate(parts), tuple(wanted), decode_only, min(len(decoding), made))
 
     def free(self, slot: Slot) -> None:
         """Give the slot back."""

@@ -95,9 +95,10 @@ def gemm_cut(device: Device, layout: str, rows: int, n: int, k: int, swiglu: boo
     if size < 16:  # a driver on the CPU
         tried = [Gemm(2, 2, 2, 2, 32, 1)]
     elif codes:
-        tried = [Gemm(4, 4, 4, 2, 32, 1, ahead=True), Gemm(4, 4, 2, 2), Gemm(4, 2, 2, 2)]
+        wide = Gemm(4, 4, 4, 2, 32, 1, ahead=True, spread=True) if layout != "q8" else Gemm(4, 4, 2, 4, 32, 1, group=4)
+        tried = [wide, Gemm(4, 4, 2, 2, 64, 1), Gemm(4, 2, 2, 2, 32, 1)]
     else:
-        tried = [Gemm(4, 4, 4, 2, 16, ahead=True), Gemm(4, 4, 2, 2), Gemm(4, 2, 2, 2)]
+        tried = [Gemm(4, 4, 2, 2, 32, 1, group=2), Gemm(4, 2, 2, 2, 32, 1, group=2)]
     tried = [replace(cut, size=size, subgroup=_subgroup(device)) for cut in tried]
     units = 128
     for cut in tried:

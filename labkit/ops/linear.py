@@ -3,8 +3,10 @@
 import numpy as np
 
 from labkit.errors import ParameterError
+from labkit.ops import linear_gemm
+from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear_call import EPILOGUES, FINISHING, Call, Matrix, Norm, RopeKV
-from labkit.ops.linear_cuts import Cut, Lanes, Matvec, MatvecInt8, MatvecK, choose, parts_bytes, rounds_here
+from labkit.ops.linear_cuts import Coopmat, Cut, Lanes, Matvec, MatvecInt8, MatvecK, choose, parts_bytes, rounds_here
 from labkit.ops.rounding import Rounded, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
@@ -85,7 +87,9 @@ def record(
         cut, why = choose(device, matrix.layout, rows, matrix.n, matrix.k, exact=exact, swiglu=swiglu)
     if norm is not None and not absorbs_norm(device, cut, matrix, rows):
         raise ParameterError(f"{type(cut).__name__} over {rows} rows does not norm its activations")
-    if (rope is not None or tiled is not None) and not isinstance(cut, FINISHING):
+    if (rope is not None and not isinstance(cut, FINISHING)) or (
+        tiled is not None and not isinstance(cut, Coopmat | Gemm)
+    ):
         raise ParameterError(f"{type(cut).__name__} has no rope_kv epilogue and no tiles of its own")
     width = matrix.n // 2 if swiglu else matrix.n
     source = x.range() if norm and norm.logit_rows else x.range(0, rows * x_stride * 4)
@@ -114,6 +118,11 @@ def record(
             call.matvec_int8(cut, rounded)
         elif isinstance(cut, MatvecK):
             call.matvec_k(cut, rounded)
+        elif isinstance(cut, Gemm):
+            linear_gemm.record(
+                program, matrix, rounded, tiled or target, rows=rows, y_stride=y_stride, epilogue=epilogue, label=call.label,
+                why=why, cut=cut,
+            )  # fmt: skip
         else:
             call.coopmat(cut, rounded)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from labkit.ops.gemm_cuts import Gemm, gemm_cut
 from labkit.vulkan.device import Device
 
 STEP = {"f32": 8, "f16": 16, "bf16": 16, "q8": 32, "q4": 64, "q4m": 64}  # elements of K a matvec team takes at once
@@ -77,7 +78,7 @@ class Coopmat:
         return self.columns or self.size
 
 
-Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat
+Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | Gemm
 
 
 def parts_bytes(cut: Matvec | MatvecInt8) -> int:
@@ -119,6 +120,9 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
         return _matvec(rows, n, many), f"{layout} weights have no cooperative-matrix kernel"
     if not size:
         return _matvec(rows, n, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
+    staged = gemm_cut(device, layout, rows, n, k, swiglu) if rows > 64 else None
+    if staged is not None:
+        return staged, ""
     columns = 8 if rows <= 8 and layout == "f16" and 8 in device.coopmat_columns else 0
     return _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device)), ""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear_cuts import Coopmat, Cut, MatvecInt8, MatvecK
 from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
@@ -39,7 +40,7 @@ def rounding_for(cut: Cut, layout: str) -> Rounding | None:
     """The rounding a cut needs over weights of `layout`, or None for float32 activations."""
     if isinstance(cut, MatvecInt8 | MatvecK):
         return Rounding("int8", int(layout != "q8"))
-    if isinstance(cut, Coopmat):
+    if isinstance(cut, Coopmat | Gemm):
         return Rounding("float16", {"f16": 0, "q8": 1}.get(layout, 2))
     return None
 
