@@ -266,6 +266,8 @@ def _read(path: Path) -> bytes:
         (["--shape", "tiny", "--batch", "0"], "--batch 0 is not a whole number"),
         (["--shape", "tiny", "--slots", "2"], "--slots 2 is fewer than the "),
         (["--shape", "tiny", "--against", "llama-server", "--llama-server", "/nowhere"], "/nowhere is not a program"),
+        (["--shape", "tiny", "--llama-server", "/bin/true"], "add --against llama-server"),
+        ([str(TINY), "--quant", "q8_0"], "--quant q8_0 goes with a --shape"),
         (["/nowhere/model.gguf"], "there is no model file /nowhere/model.gguf"),
         (["ops", "--shape", "tiny", "--op", "softmax"], "'softmax' is not an operation"),
         (["ops", "--shape", "tiny", "--rows", "0"], "--rows 0 is not a whole number"),

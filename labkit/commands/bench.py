@@ -55,7 +55,7 @@ class BenchCommand(click.Command):
 @click.command(cls=BenchCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False)
 @click.option("--shape", default=None, help="Instead of a model: a known shape with random weights, for speed only.")
-@click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
+@click.option("--quant", default=None, help="Weight types of a shape, with commas: f16,q8_0,q4_0.  [default: f16]")
 @click.option("--batch", type=Numbers(), help="Streams that decode at once.  [default: 1,4,8,16,32; CPU 1,4,8]")
 @click.option("--prompt", type=Numbers(), help="Prompt lengths to prefill.  [default: 512,2048,4096; CPU 64,256]")
 @click.option(
@@ -115,7 +115,7 @@ def terminating() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def models_of(model: str | None, shape: str | None, quants: str) -> list[tuple[str, Any]]:
+def models_of(model: str | None, shape: str | None, quants: str | None) -> list[tuple[str, Any]]:
     """(label of the quantisation, what makes the model), checked before anything is loaded. ParameterError."""
     from labkit.models.model import Model
     from labkit.models.shapes import ShapeModel
@@ -123,10 +123,12 @@ def models_of(model: str | None, shape: str | None, quants: str) -> list[tuple[s
     if (model is None) == (shape is None):
         raise ParameterError("give a model or a --shape: `lab models` lists models, --shape mistral-7b needs no file")
     if shape is not None:
-        names = [name.strip() for name in quants.split(",") if name.strip()]
+        names = [name.strip() for name in ("f16" if quants is None else quants).split(",") if name.strip()]
         if not names or len(set(names)) != len(names):
             raise ParameterError(f"--quant {quants!r} is not a list of different weight types")
         return [(name, ShapeModel(shape, name)) for name in names]
+    if quants is not None:
+        raise ParameterError(f"--quant {quants} goes with a --shape: the file {model} has its own weight types")
     opened = Model(str(model))
     return [(max(opened.bytes_by_type, key=lambda kind: opened.bytes_by_type[kind]).lower(), opened)]
 
@@ -167,6 +169,8 @@ def bench(o: dict[str, Any]) -> bool:
     o = with_defaults(o, device)
     settings = Settings(**{name: o[name] for name in names})
     models = models_of(o["model"], o["shape"], o["quant"])
+    if o["binary"] and not o["against"]:
+        raise ParameterError("--llama-server names a peer that is not asked for: add --against llama-server")
     peer = find_binary(o["binary"]) if o["against"] else None
     parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name", "binary")}
     results = Results()
@@ -238,7 +242,7 @@ def measure_ceilings(run: "BenchRun", device: "Device") -> "Ceilings":
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("model", required=False)
 @click.option("--shape", default=None, help="Instead of a model: a known shape, with random weights.")
-@click.option("--quant", default="f16", show_default=True, help="Weight types of a shape, with commas: f16,q8_0,q4_0.")
+@click.option("--quant", default=None, help="Weight types of a shape, with commas: f16,q8_0,q4_0.  [default: f16]")
 @click.option("--op", "names", multiple=True, help="An operation, may be repeated; default: all of them.")
 @click.option("--rows", type=Numbers(), default=None, help="Rows at once.  [default: 1,4,8,16,32,512,2048; CPU 1,4,8]")
 @click.option("--depth", type=Numbers(), default="128,1024,4096", show_default=True, help="Positions attention sees.")

@@ -89,11 +89,14 @@ def _said(path: Path, flag: str) -> str:
     return done.stdout + done.stderr
 
 
-def arguments(binary: Binary, model: Path, *, port: int, slots: int, context: int, ub: int = CHUNK) -> list[str]:
+def arguments(
+    binary: Binary, model: Path, *, port: int, slots: int, context: int, ub: int = CHUNK, kv: str = "f16"
+) -> list[str]:
     """Its command line: all layers on the device, flash attention, `context` positions for each of `slots` streams."""
     given = [
         str(binary.path), "-m", str(model), "--host", HOST, "--port", str(port), "-ngl", "99", "-np", str(slots),
         "-c", str(slots * context), "-ub", str(ub), "-b", str(max(ub, CHUNK)),
+        "-ctk", kv, "-ctv", kv,
     ]  # fmt: skip
     given += ["-fa", "on"] if "[on|off|auto]" in binary.help.partition("--flash-attn")[2][:40] else ["-fa"]
     # each stream its own cache, nothing kept from an earlier request, no settings guessed: what is measured is asked for
@@ -119,11 +122,12 @@ class LlamaServer:
         context: int,
         log: Path,
         ub: int = CHUNK,
+        kv: str = "f16",
         device_index: int | None = None,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.binary, self.log, self.port = binary, log, _free_port()
-        self.arguments = arguments(binary, model, port=self.port, slots=slots, context=context, ub=ub)
+        self.arguments = arguments(binary, model, port=self.port, slots=slots, context=context, ub=ub, kv=kv)
         with log.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _LEASH, *self.arguments],

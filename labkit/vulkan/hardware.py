@@ -33,6 +33,9 @@ def matrix_shapes(device: "Device") -> list[MatrixShape]:
     """What the driver lists at subgroup scope, largest first; nothing where LABKIT_DISABLE turns matrices off."""
     if not device.has("coopmat"):
         return []
+    listed: list[MatrixShape] | None = getattr(device, "listed_shapes", None)  # of a device by its description alone
+    if listed is not None:
+        return listed
     s = raw.Structs()
     name = s.new("char[]", b"vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR")
     found = s.lib.vkGetInstanceProcAddr(raw.instance(), name)
@@ -41,13 +44,13 @@ def matrix_shapes(device: "Device") -> list[MatrixShape]:
     query = s.ffi.cast("PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR", found)
     count = s.new("uint32_t *")
     query(device.physical, count, s.ffi.NULL)
-    listed = s.new(f"VkCooperativeMatrixPropertiesKHR[{max(count[0], 1)}]")
+    given = s.new(f"VkCooperativeMatrixPropertiesKHR[{max(count[0], 1)}]")
     for i in range(count[0]):
-        listed[i].sType = raw.constant("VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR")
-    query(device.physical, count, listed)
+        given[i].sType = raw.constant("VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR")
+    query(device.physical, count, given)
     shapes = {
         MatrixShape(p.MSize, p.NSize, p.KSize, *(_TYPES.get(kind, "other") for kind in (p.AType, p.BType, p.CType)))
-        for p in (listed[i] for i in range(count[0]))
+        for p in (given[i] for i in range(count[0]))
         if p.scope == _SUBGROUP and p.ResultType == p.CType and not p.saturatingAccumulation
     }
     return sorted(shapes, key=lambda shape: (-shape.flops, shape.m, shape.n, shape.a, shape.c))

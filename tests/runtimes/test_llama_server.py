@@ -46,7 +46,8 @@ def test_the_binary_is_the_one_given_then_the_variable_then_the_path(
 
 def test_only_flags_that_the_build_knows_are_given(imitation: Path) -> None:
     binary = find_binary(imitation)
-    given = arguments(binary, Path("m.gguf"), port=80, slots=8, context=512, ub=1024)
+    given = arguments(binary, Path("m.gguf"), port=80, slots=8, context=512, ub=1024, kv="f32")
+    assert given[given.index("-ctk") + 1] == given[given.index("-ctv") + 1] == "f32"
     assert given[given.index("-c") + 1] == "4096"
     assert given[given.index("-ub") + 1] == "1024"
     assert given[given.index("-fa") + 1] == "on"

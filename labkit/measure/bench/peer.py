@@ -37,8 +37,8 @@ class PeerSide:
         self.settings, self.costs = settings, costs
         slots, context = shape(settings, phases, limit)
         self.server = LlamaServer(
-            binary, gguf, slots=slots, context=context, log=log, ub=settings.ub or CHUNK, device_index=device_index,
-            waiting=waiting,
+            binary, gguf, slots=slots, context=context, log=log, ub=settings.ub or CHUNK, kv=settings.kv,
+            device_index=device_index, waiting=waiting,
         )  # fmt: skip
 
     def measure(self, cell: Cell, prompts: Sequence[Sequence[int]], since: Callable[[float], float]) -> Sample:
