@@ -1,11 +1,11 @@
 """`lab bench`: decode and prefill rates of a model or a shape, beside the device's ceilings and a peer's."""
 
 import contextlib
+import json
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +13,7 @@ import click
 from labkit.errors import ParameterError
 
 if TYPE_CHECKING:
-    from labkit.lab.bench import BenchRun
-    from labkit.measure.bench.ceilings import Ceilings
+    from labkit.lab.bench_course import Outcome
     from labkit.vulkan.device import Device
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
@@ -142,101 +141,36 @@ def with_defaults(o: dict[str, Any], device: "Device") -> dict[str, Any]:
 
 
 def bench(o: dict[str, Any]) -> bool:
-    """The whole of it: settings checked, device opened, each model measured in turn, record closed, result shown.
-
-    False when a peer failed on the way."""
+    """Checks what is asked for, measures it and shows the result; False when a peer failed on the way."""
     from labkit.engine.engine import default_device
-    from labkit.lab.bench import BenchRun, as_json
-    from labkit.measure.bench.report import Results, table
-    from labkit.measure.bench.session import Plan, bench_model, described, measurements
+    from labkit.lab.bench_course import run_bench
     from labkit.measure.bench.settings import Settings
     from labkit.runtimes.llama_server import find_binary
 
-    names = (
-        "batch",
-        "prompt",
-        "depth",
-        "generate",
-        "repetitions",
-        "ub",
-        "slots",
-        "context",
-        "kv",
-        "arithmetic",
-        "seed",
-    )
     device = default_device(o["device"])
     o = with_defaults(o, device)
-    settings = Settings(**{name: o[name] for name in names})
+    settings = Settings(**{field.name: o[field.name] for field in fields(Settings)})
     models = models_of(o["model"], o["shape"], o["quant"])
     if o["binary"] and not o["against"]:
         raise ParameterError("--llama-server names a peer that is not asked for: add --against llama-server")
     peer = find_binary(o["binary"]) if o["against"] else None
+    return shown(o, run_bench(settings, models, device, peer, **record_of(o)))
+
+
+def record_of(o: dict[str, Any]) -> dict[str, Any]:
+    """What a course needs for its record: the parameters as stored, a label, and whether to keep one."""
     parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name", "binary")}
-    results = Results()
-    total = measurements(settings, peer is not None) * len(models)
-    with BenchRun("bench", parameters, device, total, keep=not o["no_record"], name=o["name"]) as run:
-        ceilings = measure_ceilings(run, device)
-        run.describe(model=described([model for _, model in models]))
-        if peer is not None:
-            run.note("peer", f"{peer.version}, {peer.path.name}")
+    return {"parameters": parameters, "name": o["name"], "keep": not o["no_record"]}
 
-        def store(cell: Any, block: int, sample: Any) -> None:
-            metrics = sample.metrics | run.sensed(sample.start_s, sample.end_s) | ceilings.shares(sample.metrics)
-            if "power_w" in metrics and sample.tokens:
-                metrics["j_per_token"] = metrics["power_w"] * (sample.end_s - sample.start_s) / sample.tokens
-            results.add(cell, block, replace(sample, metrics=metrics))
-            run.store(cell.knobs(), block, metrics, sample.requests)
 
-        def figure_of() -> Any:
-            from labkit.lab.bench_figure import figure
-
-            return figure(results.rows(), results, subtitle=f"{settings.repetitions} repetitions · {device.name}")
-
-        run.figure = figure_of
-        for quant, model in models:
-
-            def describe_programs(side: Any, quant: str = quant) -> None:
-                run.describe(programs={f"{quant} {name}": made for name, made in side.fingerprints().items()})
-
-            log = run.log(f"llama-server-{quant}") if peer is not None else Path()
-            plan = Plan(
-                settings, device, run.since, store, run.progress.show, run.progress.advance,
-                note=lambda text: run.note("bench", text), trouble=run.trouble,
-                described=describe_programs,
-                log=log, peer=peer,
-            )  # fmt: skip
-            try:
-                bench_model(plan, model, quant)
-            finally:
-                if peer is not None:
-                    run.redact(log)
-    rows = results.rows()
+def shown(o: dict[str, Any], outcome: "Outcome") -> bool:
+    """Prints an outcome, as JSON or with a headline; whether it was whole."""
     if o["as_json"]:
-        more = {"ceilings": ceilings.plain(), "random_weights": o["shape"] is not None}
-        click.echo(as_json(run.document(**more, rows=[row.plain() for row in rows])))
-        return not run.troubled
-    click.echo(f"{headline(o['model'], o['shape'])} on {device.name}, {device.info.driver_info}")
-    click.echo(f"{ceilings.text()}; {run.sensor}")
-    click.echo(table(rows))
-    if run.folder is not None:
-        click.echo(f"record: {run.folder}")
-    return not run.troubled
-
-
-def headline(model: str | None, shape: str | None) -> str:
-    """What was measured, in a few words."""
-    return str(model) if shape is None else f"{shape}, random weights (for speed only)"
-
-
-def measure_ceilings(run: "BenchRun", device: "Device") -> "Ceilings":
-    """The device's ceilings, measured now or kept, noted in the record."""
-    from labkit.measure.bench.ceilings import ceilings_of
-
-    run.progress.show("the device's ceilings")
-    found = ceilings_of(device)
-    run.note("ceilings", found.text())
-    return found
+        click.echo(json.dumps(outcome.document, indent=2, ensure_ascii=False))
+    else:
+        what = o["model"] if o["shape"] is None else f"{o['shape']}, random weights (for speed only)"
+        click.echo(f"{what} on {outcome.text}")
+    return outcome.whole
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -268,57 +202,18 @@ def ops_command(**o: Any) -> None:
 
 
 def bench_ops(o: dict[str, Any]) -> bool:
-    """Every case of every operation asked for, checked, timed, kept and shown. False when a result was wrong."""
+    """Checks what is asked for, measures it and shows the result; False when a result was wrong."""
     from labkit.engine.engine import default_device
-    from labkit.lab.bench import BenchRun, as_json
-    from labkit.measure.bench.session import described
-    from labkit.measure.ops_bench import report
-    from labkit.measure.ops_bench.cases import Timed, Work, chosen, operations, time_case
+    from labkit.lab.bench_course import run_ops
+    from labkit.measure.ops_bench.cases import chosen
 
+    device = default_device(o["device"])
+    o = with_defaults(o, device)
     if not 1 <= o["repetitions"] <= 1000:
         raise ParameterError(f"--repetitions {o['repetitions']} is not a whole number from 1 to 1000")
+    for option in ("rows", "depth"):
+        if wrong := [value for value in o[option] if not 1 <= value <= 1 << 16]:
+            raise ParameterError(f"--{option} {wrong[0]} is not a whole number from 1 to {1 << 16}")
     names = chosen(o["names"])
     models = models_of(o["model"], o["shape"], o["quant"])
-    device = default_device(o["device"])
-    rows = with_defaults(o, device)["rows"]
-    for option, values in (("rows", rows), ("depth", o["depth"])):
-        if wrong := [value for value in values if not 1 <= value <= 1 << 16]:
-            raise ParameterError(f"--{option} {wrong[0]} is not a whole number from 1 to {1 << 16}")
-    parameters = {key: value for key, value in o.items() if key not in ("as_json", "no_record", "name")} | {
-        "rows": rows
-    }
-    results: list[Timed] = []
-    with BenchRun("bench-ops", parameters, device, 0, keep=not o["no_record"], name=o["name"]) as run:
-        ceilings = measure_ceilings(run, device)
-        run.describe(model=described([model for _, model in models]))
-        for number, (_, model) in enumerate(models):
-            work = Work(model, device, rows, o["depth"], o["arithmetic"])
-            for name in names:
-                if number and name != "linear":
-                    continue  # the other operations do not depend on the type of the weights
-                begun = len(results)
-                for case in operations()[name](work):
-                    run.progress.show(case.label)
-                    timed = time_case(device, case, o["repetitions"])
-                    results.append(timed)
-                    sensed = run.sensed(timed.start_s, timed.end_s)
-                    for block, metrics in enumerate(report.samples(timed, ceilings)):
-                        run.store({"operation": name, **case.knobs}, block, metrics | sensed, [])
-                    run.line("ops.jsonl", report.plain(timed, ceilings))
-                mine = results[begun:]
-                wrong_ones = [timed.case.label for timed in mine if not timed.right]
-                worst = max((timed.error for timed in mine), default=0.0)
-                detail = (
-                    f"wrong: {', '.join(wrong_ones)}" if wrong_ones else f"{len(mine)} cases, worst error {worst:.1e}"
-                )
-                run.check(f"{name} equals NumPy's", not wrong_ones, detail)
-    if o["as_json"]:
-        rows_ = [report.plain(timed, ceilings) for timed in results]
-        click.echo(as_json(run.document(ceilings=ceilings.plain(), rows=rows_)))
-    else:
-        click.echo(f"{headline(o['model'], o['shape'])} on {device.name}, {device.info.driver_info}")
-        click.echo(f"{ceilings.text()}; {run.sensor}")
-        click.echo(report.table(results, ceilings))
-        if run.folder is not None:
-            click.echo(f"record: {run.folder}")
-    return all(timed.right for timed in results)
+    return shown(o, run_ops(names, models, device, **record_of(o)))

@@ -1,7 +1,6 @@
 """A bench as a run of the lab: its conditions, samples, telemetry and end, in a record like any other's."""
 
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -202,8 +201,3 @@ class BenchRun:
             "telemetry": self.sensor,
             **more,
         }
-
-
-def as_json(document: Mapping[str, Any]) -> str:
-    """A document as text."""
-    return json.dumps(document, indent=2, ensure_ascii=False)
