@@ -1,0 +1,302 @@
+"""Which kernels the product really runs, with which constants: its own programs recorded on devices by description.
+
+`@recorded` registers a function that records programs on a `RecordingDevice`. A new shader is met by itself where the
+engine's programs use it; one that they do not use needs a function here, and a test says so.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from labkit.errors import LabError, ParameterError
+from labkit.vulkan.compile import load_spirv
+from labkit.vulkan.device import OPTIONAL, REQUIRED, Device, DeviceInfo
+from labkit.vulkan.hardware import MatrixShape, matrix_shapes
+from labkit.vulkan.recording import RecordingDevice, Wanted
+
+if TYPE_CHECKING:
+    from labkit.models.shapes import ShapeModel
+
+SHAPE = "mistral-7b"  # the shape whose programs are recorded: large and small matrices, 32 q heads to 8 of K and V
+DECODE_WIDTHS = (1, 2, 4, 8, 16, 32)
+PROMPT_ROWS = (64, 128, 512, 2048)
+COOPMAT_CAPABILITY = 6022  # CooperativeMatrixKHR
+
+Recorder = Callable[[RecordingDevice], None]
+RECORDERS: dict[str, Recorder] = {}
+
+
+def recorded(function: Recorder) -> Recorder:
+    """Register a function that records programs, by its name."""
+    RECORDERS[function.__name__] = function
+    return function
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel as a program uses it, its SPIR-V, and what for: "decode 8, q4_0 fast", the first of several."""
+
+    wanted: Wanted
+    spirv: bytes
+    purposes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Shader and variant."""
+        return self.wanted.name
+
+    @property
+    def constants(self) -> dict[str, int | float | bool]:
+        """Specialisation constants by name."""
+        return dict(self.wanted.constants)
+
+    @functools.cached_property
+    def needs_coopmat(self) -> bool:
+        """Whether the shader uses cooperative matrices."""
+        return COOPMAT_CAPABILITY in capabilities(self.spirv)
+
+
+def capabilities(spirv: bytes) -> set[int]:
+    """The capabilities a SPIR-V module declares."""
+    words, at, found = np.frombuffer(spirv[: len(spirv) // 4 * 4], "<u4"), 5, set()
+    while at < len(words) and int(words[at]) & 0xFFFF == 17:  # OpCapability comes before all else
+        found.add(int(words[at + 1]))
+        at += max(int(words[at]) >> 16, 1)
+    return found
+
+
+# Devices by description
+
+
+def _info(
+    name: str, kind: str, subgroups: tuple[int, int, int], shared_bytes: int, features: tuple[str, ...]
+) -> DeviceInfo:
+    usual, least, most = subgroups
+    return DeviceInfo(
+        index=0, name=name, type=kind, vendor_id=0, device_id=0, uuid="", api_version="1.4.0", driver_name="", driver_info="",
+        driver_version=0, memory_bytes=32 << 30, subgroup_size=usual, subgroup_min=least, subgroup_max=most,
+        max_workgroup_invocations=1024, max_workgroup_size=(1024, 1024, 1024), max_grid=(1 << 31, 65535, 65535),
+        max_shared_bytes=shared_bytes, max_push_bytes=256, max_storage_range_bytes=(1 << 32) - 1,
+        max_allocation_bytes=(1 << 32) - 4, timestamp_period_ns=10.0, timestamp_bits=64, features=features, extensions=(),
+    )  # fmt: skip
+
+
+ALL = (*OPTIONAL, *REQUIRED)
+
+
+def _rdna4(found: np.ndarray) -> None:
+    """gfx12 in waves of 32: component e of lane l is row 8 (l / 16) + e of its column; B lies as the accumulator."""
+    lane, e = np.mgrid[0:32, 0:8]
+    across = (8 * (lane // 16) + e) * 16 + lane % 16
+    found[:] = 0xFFFFFFFF
+    found[:, :, :8] = across, lane % 16 * 16 + 8 * (lane // 16) + e, across
+
+
+def _rdna3(found: np.ndarray) -> None:
+    """gfx11 in waves of 32: component e of lane l is row 2e + l / 16; A and B are held twice, by either half."""
+    lane, e = np.mgrid[0:32, 0:16]
+    found[:] = 0xFFFFFFFF
+    found[0, :, :8] = ((2 * e + lane // 16) * 16 + lane % 16)[:, :8]
+    found[1], found[2] = lane % 16 * 16 + e, e * 16 + lane % 16
+
+
+# the cards whose code can be had without them, by RADV's name, and how their accumulators lie
+CPUS = ("cpu", "small cpu")  # drivers on the CPU, the small one without 64-bit integers
+LAYOUTS = {"gfx1201": _rdna4, "gfx1151": _rdna3}
+
+
+def device_like(target: str) -> RecordingDevice:
+    """A device by RADV's name for it: "gfx1201" (Radeon AI PRO R9700) or "gfx1151" (Radeon 8060S), or one of CPUS.
+
+    Cooperative matrices are 16x16x16, also where this Mesa does not offer them yet. Raises ParameterError.
+    """
+    if target in CPUS:
+        lacks = {"coopmat", "executable_statistics", "subgroup_size_control", *(["int64"] if target != "cpu" else [])}
+        features = tuple(sorted(set(ALL) - lacks))
+        return RecordingDevice(_info("a driver on the CPU", "cpu", (8, 8, 8), 32 << 10, features))
+    if target not in LAYOUTS:
+        raise ParameterError(f"there is no description of {target!r}, only of {', '.join((*LAYOUTS, *CPUS))}")
+    kinds = (("float16", "float32"), ("float16", "float16"), ("int8", "int32"), ("uint8", "uint32"))
+    shapes = [MatrixShape(16, 16, 16, element, element, total) for element, total in kinds]
+    device = RecordingDevice(_info(target, "discrete", (64, 32, 64), 64 << 10, ALL), shapes)
+    layout = LAYOUTS[target]
+    device.answers["coopmat_layout"] = lambda found: layout(found.array(np.uint32, (3, 32, 16)))
+    return device
+
+
+def like(device: Device) -> RecordingDevice:
+    """A device that answers as `device` does, asked now."""
+    made = RecordingDevice(device.info, matrix_shapes(device))
+    if device.coopmat_size:
+        from labkit.ops import coopmat_layout
+
+        found = coopmat_layout.read(device)
+
+        def answer(*, found: object, known: np.ndarray = found) -> None:
+            found.array(np.uint32, known.shape)[:] = known  # type: ignore[attr-defined]
+
+        made.answers["coopmat_layout"] = answer
+    return made
+
+
+def cases_on(device: RecordingDevice) -> list[Case]:
+    """Every kernel the recorders ask of the device, by name, each constants set once."""
+    for recorder in RECORDERS.values():
+        device.purpose = recorder.__name__.replace("_", " ")
+        recorder(device)
+    found = [Case(w, load_spirv(w.op, w.variant), tuple(purposes)) for w, purposes in device.wanted.items()]
+    return sorted(found, key=lambda case: (case.name, case.wanted.constants))
+
+
+def all_cases(device: RecordingDevice) -> list[Case]:
+    """As `cases_on`, and for shaders that this device never runs, the cases of drivers on the CPU."""
+    found = cases_on(device)
+    for cpu in CPUS if not device.is_cpu else ():
+        have = {case.name for case in found}
+        for case in cases_on(device_like(cpu)):
+            if case.name not in have:
+                found.append(
+                    dataclasses.replace(case, purposes=tuple(f"{cpu}: {purpose}" for purpose in case.purposes))
+                )
+    return sorted(found, key=lambda case: (case.name, case.wanted.constants))
+
+
+# Recorders
+
+
+@recorded
+def engine(device: RecordingDevice) -> None:
+    """Programs of decode steps and prompt chunks, in every quantisation, arithmetic and cache, with and without sampling."""
+    from labkit.models.shapes import QUANTS, ShapeModel
+
+    quants = ["f32", *QUANTS]
+    settings = [(quant, "fast", "f16") for quant in quants] + [(quant, "exact", "f16") for quant in quants]
+    for quant, arithmetic, kv in [*settings, ("f16", "fast", "f32"), ("f16", "exact", "f32")]:
+        model = ShapeModel(SHAPE, "f16" if quant == "f32" else quant)
+        if quant == "f32":
+            _retype(model, "", "F32")
+        _programs(device, model, arithmetic, kv, f"{quant} {arithmetic}" + (f", {kv} cache" if kv != "f16" else ""))
+    mixed = ShapeModel(SHAPE, "q4_0")
+    _retype(mixed, "ffn_up", "Q8_0")
+    _programs(device, mixed, "fast", "f16", "q4_0 and q8_0 fast")
+
+
+def _retype(model: "ShapeModel", part: str, kind: str) -> None:
+    """Give the matrices whose name holds `part` another type."""
+    from labkit.models.tensor_types import tensor_type
+
+    for name, tensor in model.tensors.items():
+        if part in name and len(tensor.shape) == 2:
+            model.tensors[name] = dataclasses.replace(tensor, type=tensor_type(kind))
+
+
+def _programs(device: RecordingDevice, model: "ShapeModel", arithmetic: str, kv: str, where: str) -> None:
+    """Record the programs of one engine, of one layer."""
+    from labkit.engine.executor import Executor
+    from labkit.engine.random_weights import RandomWeights
+    from labkit.engine.scheduler import Step
+    from labkit.ops.rows import ACTIVE, PROMPT
+    from labkit.vulkan.memory import Buffer
+
+    class Unfilled(RandomWeights):
+        """Only the sizes matter."""
+
+        def _fill(self, target: Buffer, kind: str) -> None:
+            return
+
+    model.config = dataclasses.replace(model.config, layers=1)
+    executor = Executor(
+        model.config,
+        Unfilled(model, device),
+        device,
+        slots=32,
+        context=4096,
+        kv=kv,
+        arithmetic=arithmetic,
+        ub=2048,
+        stop_ids=[2],
+    )
+
+    def prepare(purpose: str, step: Step, top: int = 0, plain: bool = True) -> None:
+        device.purpose = f"{purpose}, {where}"
+        try:
+            executor.prepare(step, top=top, plain=plain)
+        except LabError as error:
+            device.refused.append(f"{device.purpose}: {error}")
+        executor.rows_changed()
+
+    for width in DECODE_WIDTHS:
+        for position in (16, 1000):
+            rows = np.array([(1, slot, position, ACTIVE, 100) for slot in range(width)], np.uint32)
+            prepare(f"decode {width}", Step(rows, tuple(range(width)), True, width))
+    prepare(f"decode {width} sampled", Step(rows, tuple(range(width)), True, width), top=5, plain=False)
+    for count in PROMPT_ROWS:
+        if count <= executor.row_limit(count):
+            rows = np.array([(1, 0, position, ACTIVE | PROMPT, 100) for position in range(count)], np.uint32)
+            prepare(f"prompt {count}", Step(rows, (count - 1,), False, 0))
+    executor.close()
+
+
+@recorded
+def ceilings(device: RecordingDevice) -> None:
+    """The streams and loops that measure what a device could do (labkit/measure), and what asks how matrices lie."""
+    local, subgroup = (8, 8) if device.is_cpu else (256, 32)
+    for unroll in (4, 8):
+        device.kernel("read_stream", "", {"LOCAL": local, "UNROLL": unroll})
+    device.kernel("fma_rate", "", {"LOCAL": local, "CHAINS": 4, "FUSED": True})
+    if size := device.coopmat_size:
+        for fr, fc, subgroups in ((2, 2, 4), (4, 4, 4), (1, 8, 4)):
+            pieces = {"FR": fr, "FC": fc, "SUBGROUPS": subgroups, "LOCAL": subgroups * subgroup}
+            for variant in ("f16", "s8"):
+                device.kernel("matrix_rate", variant, {"CM": size, "CN": size, "CK": size, **pieces}, subgroup)
+        device.kernel("coopmat_layout", "", {"SIZE": size, "HELD": 16, "SUBGROUP": subgroup}, subgroup)
+
+
+@recorded
+def single_operations(device: RecordingDevice) -> None:
+    """Operations that no architecture here uses, or that only notebooks call."""
+    from labkit.ops import add, flash_attention
+    from labkit.ops.kv_cache import KVCache, cache_bytes
+
+    pool, program = device.pool(), device.program()
+    x = pool.buffer(64 * 4096 * 4)
+    add.record(program, x, x, count=64, width=4096, x_stride=4096, y_stride=4096)
+    if device.coopmat_size:
+        heads, kv_heads, head_dim, pages = 32, 8, 128, 8
+        for kv in ("f16", "f32"):
+            nbytes = cache_bytes(kv, pages, kv_heads, head_dim)
+            cache = KVCache(
+                kv, pool.buffer(nbytes), pool.buffer(nbytes), pool.buffer(pages * 4), pages, pages, kv_heads, head_dim
+            )
+            stride = (heads + 2 * kv_heads) * head_dim
+            flash_attention.record(
+                program, pool.buffer(256 * stride * 4), pool.buffer(64 * 16), cache, pool.buffer(256 * 4096 * 4), count=64,
+                rows=256, heads=heads, qkv_stride=stride, y_stride=heads * head_dim,
+            )  # fmt: skip
+
+
+@recorded
+def int8_matrices(device: RecordingDevice) -> None:
+    """Quantised weights on int8 cooperative matrices, in every epilogue, as single products."""
+    from labkit.ops import int8_tiles, linear_int8
+    from labkit.ops.linear import Matrix
+
+    pool, program, k = device.pool(), device.program(), 4096
+    device.kernel("magic_bias", "", {"LOCAL": 64})  # its conversion of sums alone, which a test asks for
+    for layout in linear_int8.LAYOUTS:
+        for rows, n in ((8, 4096), (32, 4096), (32, 28672)):
+            if not linear_int8.fits(device, layout, n, k):
+                continue
+            device.purpose = f"int8 matrices, {layout} {rows} rows of {n}"
+            matrix, scratch = Matrix(layout, n, k, pool.buffer(n * k), pool.buffer(n * k)), pool.buffer(rows * k * 4)
+            order, sums = linear_int8.order_for(layout), layout == "q4m"
+            tiles = int8_tiles.place_tiles(scratch, rows, k, order, sums=sums)
+            int8_tiles.record(program, pool.buffer(rows * k * 4), tiles, x_stride=k)
+            cut = linear_int8.choose(device, layout, rows, n, k)
+            y = pool.buffer(rows * n * 4)
+            for epilogue in ("store", "add", "swiglu"):
+                linear_int8.record(program, matrix, tiles, y, y_stride=n, epilogue=epilogue, cut=cut)
