@@ -96,6 +96,9 @@ def test_a_bench_leaves_a_record_from_which_its_rates_follow(bench: Lab, home: P
             seconds = mine[0]["window_end_s"] - mine[0]["window_start_s"]
             assert float(row["value"]) == pytest.approx(tokens / seconds)
             assert tokens <= sum(r["completion_tokens"] for r in mine)
+        elif row["metric"] == "prefill_tok_s":
+            same = [r for r in rows if r["cell"] == row["cell"] and r["block"] == row["block"]]
+            assert "host_ms_step" in {r["metric"] for r in same}
     metrics = {r["metric"] for r in rows}
     assert metrics >= {"prefill_tok_s", "step_ms", "host_ms_step", "achieved_gb_s", "share_of_read_bandwidth"}
     assert all(float(r["value"]) > 0 for r in rows)

@@ -1,6 +1,7 @@
 """A runtime as the bench sees it: cells in, samples out; and labkit's own engine as one."""
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from labkit.measure.bench.settings import OURS, Cell, Settings
 from labkit.measure.bench.streams import Arrivals, Window, window_of
 from labkit.models.shapes import AnyModel
 from labkit.vulkan.device import Device
+
+RECORD_S = 0.5  # how long a step's record may be behind its tokens
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class LabkitSide:
         before = len(engine.steps)
         tokens = self.settings.tokens(cell) if cell.phase == "decode" else 1
         done = engine.generate(prompts, max_tokens=tokens, ignore_eos=True)
-        records = engine.steps[before:]
+        records = _records(engine, before, max(c.last_token_s or 0.0 for c in done))
         rows = [completion.row(since) for completion in done]
         if cell.phase == "prefill":
             return self._prefill(done[0], records, rows)
@@ -134,6 +137,14 @@ class LabkitSide:
         for engine in self.engines.values():
             engine.close()
         self.engines.clear()
+
+
+def _records(engine: Engine, before: int, until_s: float) -> list[StepRecord]:
+    """The engine's records from number `before` on: it writes the last a moment after it handed out its tokens."""
+    patience = time.perf_counter() + RECORD_S
+    while time.perf_counter() < patience and (len(engine.steps) == before or engine.steps[-1].end_s < until_s - 1e-6):
+        time.sleep(1e-4)
+    return engine.steps[before:]
 
 
 def _step_costs(records: Sequence[StepRecord]) -> dict[str, float]:
