@@ -3,11 +3,14 @@
 // float16: as tile_f16.comp of the normed row: t[r / 16][k / 16][r % 16][order(k % 16)]; rows from `rows` on zeros.
 // int8: as quantize_q8.comp of the normed row: codes [r][k / 32][8], scales [r][k / 32][2].
 //
+// int8_tiles: as quantize_tiles.comp of the normed row (include/int8_tiles.glsl), with sums where SUMS; width is whole blocks.
+//
 // x: float32 [*][x_stride]. weight: float32 [width]. logit_rows: uint32 [rows], read with GATHER. Grid: x = row.
 // An invocation's first pieces of x and weight stay in registers, so that a row of up to 16 * LOCAL is read once.
 //
 // variant float16: -DFLOAT16
 // variant int8: -DINT8
+// variant int8_tiles: -DINT8_TILES
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -15,11 +18,19 @@
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
+#if defined(INT8_TILES)
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#include "int8_tiles.glsl"
+layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { uint16_t v[]; };
+#endif
 
 layout(constant_id = 0) const bool GATHER = false;
 layout(constant_id = 1) const uint ORDER = 0;   // of the elements, as in tile_f16.comp and quantize_q8.comp
-layout(constant_id = 2) const uint LOCAL = 64;  // a power of two, at least 8
-layout(local_size_x_id = 2, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 2) const bool SUMS = false;
+layout(constant_id = 3) const uint LOCAL = 64;  // a power of two, at least 8
+layout(local_size_x_id = 3, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
     Floats4 x;
@@ -27,6 +38,7 @@ layout(push_constant, std430) uniform Push {
     Words logit_rows;
     Words4 t;       // float16 tiles, or int8 codes
     Floats scales;  // of int8 codes
+    Floats sums_of;  // of int8 tiles, with SUMS
     uint rows;
     uint width;     // multiple of 4
     uint x_stride;
@@ -92,6 +104,44 @@ void main() {
         const uint i = piece * 2;
         const vec4 a = real && i < quads ? x.v[from + i] * factor * weight.v[i] : vec4(0.0);
         const vec4 b = real && i + 1 < quads ? x.v[from + i + 1] * factor * weight.v[i + 1] : vec4(0.0);
+        PUT(piece, a, b)
+    }
+#elif defined(INT8_TILES)
+    const uint blocks = width / 32;
+#define PUT(piece, a, b)                                                                       \
+    {                                                                                          \
+        uint top = max(magnitude(a), magnitude(b));                                            \
+        top = max(top, subgroupShuffleXor(top, 1u));                                           \
+        top = max(top, subgroupShuffleXor(top, 2u));                                           \
+        const uint h = scale_bits(top), at = r / 16 * blocks + (piece) / 4;                    \
+        int sum;                                                                               \
+        const uvec2 codes = codes8(a, b, h, ORDER, sum);                                       \
+        sum += subgroupShuffleXor(sum, 1u);                                                    \
+        sum += subgroupShuffleXor(sum, 2u);                                                    \
+        if ((piece) < pieces) {                                                                \
+            Words2(t).v[at * 64 + (r % 16) * 4 + (piece) % 4] = codes;                         \
+            if ((piece) % 4 == 0) {                                                            \
+                Halves(scales).v[at * 16 + r % 16] = uint16_t(h);                              \
+                if (SUMS) {                                                                    \
+                    const uvec2 halves = sum_bits(h, sum);                                     \
+                    Halves(sums_of).v[at * 32 + r % 16] = uint16_t(halves.x);                  \
+                    Halves(sums_of).v[at * 32 + 16 + r % 16] = uint16_t(halves.y);             \
+                }                                                                              \
+            }                                                                                  \
+        }                                                                                      \
+    }
+    [[unroll]] for (uint j = 0; j < KEPT; j++) {
+        const uint piece = lane + j * LOCAL;
+        const bool own = real && piece < pieces;
+        const vec4 a = own ? kept[2 * j] * factor * gain[2 * j] : vec4(0.0);
+        const vec4 b = own ? kept[2 * j + 1] * factor * gain[2 * j + 1] : vec4(0.0);
+        PUT(piece, a, b)
+    }
+    for (uint first = KEPT * LOCAL; first < pieces; first += LOCAL) {  // whole subgroups: neighbours share a block
+        const uint piece = first + lane, i = piece * 2;
+        const bool own = real && piece < pieces;
+        const vec4 a = own ? x.v[from + i] * factor * weight.v[i] : vec4(0.0);
+        const vec4 b = own ? x.v[from + i + 1] * factor * weight.v[i + 1] : vec4(0.0);
         PUT(piece, a, b)
     }
 #else

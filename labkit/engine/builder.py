@@ -18,7 +18,7 @@ from labkit.ops import top_logprobs as top_op
 from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear import Matrix, Norm, RopeKV
 from labkit.ops.linear_call import FINISHING
-from labkit.ops.linear_cuts import Coopmat, Cut, choose
+from labkit.ops.linear_cuts import Coopmat, CoopmatInt8, Cut, choose
 from labkit.ops.rounding import Rounded
 from labkit.vulkan.memory import Buffer
 from labkit.vulkan.program import Program
@@ -203,7 +203,7 @@ class Builder:
         able = rounding in attention_op.TILES or (
             rounding is not None and rounding.kind == "float16" and not self.key.single
         )
-        if able and not e.device.is_cpu:
+        if able and e.attended.width % 16 == 0 and not e.device.is_cpu:
             assert rounding is not None
             tiles = rounding_op.place(e.scratch, rounding, count, e.attended.width)
         out = tiles or e.attended.buffer
@@ -228,8 +228,12 @@ class Builder:
         matrices = e.weights.matrices(x.gate, x.up)
         if len(matrices) == 1:
             tiles = None
-            able = isinstance(self._cut(matrices[0], rows, swiglu=True), Coopmat | Gemm)
-            if able and e.tiles is not None and rounding is not None and rounding.kind == "float16":
+            cut = self._cut(matrices[0], rows, swiglu=True)
+            able = isinstance(cut, Coopmat | Gemm) and rounding is not None and rounding.kind == "float16"
+            if isinstance(cut, CoopmatInt8) and rounding is not None and rounding.kind == "int8_tiles":
+                able = cut.sr * cut.fr * cut.m % 64 == 0 and matrices[0].n % 64 == 0
+            if able and e.tiles is not None:
+                assert rounding is not None
                 tiles = rounding_op.place(e.tiles, rounding, rows, e.config.ffn)
             self._products(x.x, matrices, e.gated, rows, "swiglu", tiled=tiles)
             return e.gated, tiles

@@ -111,9 +111,10 @@ def record(
     source = span("qkv", qkv, count, qkv_stride, (heads + 2 * cache.kv_heads) * head_dim)
     tiled = 0
     if isinstance(y, Rounded):
-        if y.rounding not in TILES or y.k != heads * head_dim or y.rows < count:
+        if y.rounding not in TILES or y.k != heads * head_dim or y.k % 16 or y.rows < count:
             raise ParameterError(
-                f"attention leaves float16 tiles of order 0 or 1, not {y.rounding} of {y.rows} x {y.k}"
+                "attention leaves float16 tiles of order 0 or 1 and a multiple of 16 columns, "
+                f"not {y.rounding} of {y.rows} x {y.k}"
             )
         target, y_stride, tiled = y.data, y.k, 1 + y.rounding.order
     else:

@@ -3,10 +3,22 @@
 import numpy as np
 
 from labkit.errors import ParameterError
-from labkit.ops import linear_gemm
+from labkit.ops import linear_gemm, linear_int8
 from labkit.ops.gemm_cuts import Gemm
+from labkit.ops.int8_tiles import Int8Tiles
 from labkit.ops.linear_call import EPILOGUES, FINISHING, Call, Matrix, Norm, RopeKV
-from labkit.ops.linear_cuts import Coopmat, Cut, Lanes, Matvec, MatvecInt8, MatvecK, choose, parts_bytes, rounds_here
+from labkit.ops.linear_cuts import (
+    Coopmat,
+    CoopmatInt8,
+    Cut,
+    Lanes,
+    Matvec,
+    MatvecInt8,
+    MatvecK,
+    choose,
+    parts_bytes,
+    rounds_here,
+)
 from labkit.ops.rounding import Rounded, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
@@ -41,6 +53,13 @@ def absorbs_norm(device: Device, cut: Cut, matrix: Matrix, rows: int) -> bool:
     if isinstance(cut, MatvecInt8):
         return rounds_here(device, cut, rows, matrix.k)
     return matrix.k * 4 + parts_bytes(cut) <= device.info.max_shared_bytes
+
+
+def tiled_int8(tiled: Rounded) -> Int8Tiles:
+    """The int8 tiles that `tiled` is. Raises ParameterError when it is none."""
+    if tiled.tiles is None:
+        raise ParameterError(f"a product of int8 matrices leaves int8 tiles, not {tiled.rounding.kind}")
+    return tiled.tiles
 
 
 def record(
@@ -92,6 +111,15 @@ def record(
     ):
         raise ParameterError(f"{type(cut).__name__} has no rope_kv epilogue and no tiles of its own")
     width = matrix.n // 2 if swiglu else matrix.n
+    if tiled is not None and isinstance(cut, Coopmat):
+        if not swiglu or width % 16:  # of a last tile that is not whole, nobody would write the rest
+            raise ParameterError(
+                f"Coopmat leaves tiles of a swiglu of a multiple of 16 columns, not {epilogue} of {width}"
+            )
+        if tiled.rounding.kind != "float16" or tiled.k != width or tiled.rows < rows:
+            raise ParameterError(
+                f"tiles of {tiled.rounding} [{tiled.rows}, {tiled.k}] are not float16 [{rows}, {width}]"
+            )
     source = x.range() if norm and norm.logit_rows else x.range(0, rows * x_stride * 4)
     target = y.range(y_offset * 4, ((rows - 1) * y_stride + width) * 4) if tiled is None else tiled.data
     call = Call(
@@ -118,6 +146,12 @@ def record(
             call.matvec_int8(cut, rounded)
         elif isinstance(cut, MatvecK):
             call.matvec_k(cut, rounded)
+        elif isinstance(cut, CoopmatInt8):
+            assert rounded.tiles is not None
+            linear_int8.record(
+                program, matrix, rounded.tiles, target if tiled is None else tiled_int8(tiled), y_stride=y_stride,
+                epilogue=epilogue, cut=cut, label=call.label, why=why,
+            )  # fmt: skip
         elif isinstance(cut, Gemm):
             linear_gemm.record(
                 program, matrix, rounded, tiled or target, rows=rows, y_stride=y_stride, epilogue=epilogue, label=call.label,

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 
 from labkit.ops.gemm_cuts import Gemm, gemm_cut
+from labkit.ops.linear_int8 import CoopmatInt8
+from labkit.ops.linear_int8 import choose as choose_int8
+from labkit.ops.linear_int8 import fits as fits_int8
+from labkit.ops.linear_tuned import key_of, tuned
 from labkit.vulkan.device import Device
 
 STEP = {"f32": 8, "f16": 16, "bf16": 16, "q8": 32, "q4": 64, "q4m": 64}  # elements of K a matvec team takes at once
@@ -55,6 +59,7 @@ class MatvecK:
     teams: int
     unroll: int
     pipe: bool = False
+    repeat: int = 1
 
 
 @dataclass(frozen=True)
@@ -78,12 +83,15 @@ class Coopmat:
         return self.columns or self.size
 
 
-Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | Gemm
+Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | CoopmatInt8 | Gemm
+
+
+TUNABLE = (Matvec, MatvecInt8, MatvecK, Coopmat, CoopmatInt8)  # what `lab tune` may keep
 
 
 def parts_bytes(cut: Matvec | MatvecInt8) -> int:
-    """Shared memory of a mat-vec's sums."""
-    return 32 * cut.teams * cut.tiles * cut.cols * 4
+    """Shared memory of a mat-vec that prepares its row itself, besides the row: its sums, and those of squares."""
+    return 32 * cut.teams * (cut.tiles * cut.cols + 1) * 4
 
 
 def rounds_here(device: Device, cut: MatvecInt8, rows: int, k: int) -> bool:
@@ -104,14 +112,18 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if device.is_cpu:
         return _lanes(device, rows, k), "a driver on the CPU"
     many = -(-n // 16) >= MANY_TILES
+    if not exact and (kept := tuned(device).get(key_of(layout, rows, n, k))) is not None:
+        return kept, "tuned on this device"
     if layout in K_CODES:
         return _choose_k(device, rows, k, many, exact)
     if exact:
         return _matvec(rows, n, many), "exact: float32 activations"
     size = device.coopmat_size
+    if layout in CODES and rows == 1 and device.has("intdot") and k % 32 == 0:
+        return _matvec_int8(layout, n, k), ""
+    if layout in CODES and 1 < rows <= 64 and fits_int8(device, layout, n, k):
+        return choose_int8(device, layout, rows, n, k), ""
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
-        if rows == 1:
-            return _matvec_int8(layout, n, k), ""
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
         return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
     if rows == 1:

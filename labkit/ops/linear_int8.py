@@ -132,19 +132,27 @@ def check(cut: CoopmatInt8, device: Device, layout: str, n: int, k: int, *, tile
 
 
 def choose(device: Device, layout: str, rows: int, n: int, k: int) -> CoopmatInt8:
-    """A cut for `rows` activation rows, where it `fits`: not tuned but for 16-row matrices of 32 subgroups."""
+    """A cut for `rows` activation rows, where it `fits`: measured on an H200 (16x8x32 products), scaled down elsewhere."""
     deep = [s for s in int8_shapes(device) if s.kf * BLOCK <= k]
     if not fits(device, layout, n, k) or not deep:
         raise ParameterError(f"{device.name} cannot multiply {layout} weights [{n}, {k}] by int8 matrices")
-    shape = next((s for s in deep if s.n >= min(rows, 16)), deep[0])
-    many = n >= 16384
+    shape = min(deep, key=lambda s: (s.n, s.kf))
+    q8, fc = layout == "q8", min(4, -(-rows // shape.n))
+    if n >= 16384:
+        fr, sr, sk, group, ahead, ahead_x = (4, 1, 4, 8, 4 if fc > 1 else 2, int(fc < 4)) if q8 else (4, 2, 2, 8, 2, 1)
+    elif k > 8192:
+        fr, sr, sk, group, ahead, ahead_x = (2, 1, 8, 8, 2, 0) if q8 and fc == 4 else (2, 1, 16, 4, 4, 1)
+    elif n > 4096 and fc > 1:
+        fr, sr, sk, group, ahead, ahead_x = 4, 1, 8, 8, 2, 1
+    else:
+        fr, sr, sk, group, ahead, ahead_x = 2, 1, 8, 8, 2, 0
     cut = CoopmatInt8(
-        4 if many else 2, min(4, -(-rows // shape.n)), 1, 1, 2 if many else 8, min(8, shape.kf), 2, shape.m, shape.n, shape.k,
-        shape.kf, subgroup_size(device),
+        fr, fc, sr, 1, sk, min(group, shape.kf), ahead, shape.m, shape.n, shape.k, shape.kf, subgroup_size(device), ahead_x,
+        pipe=not (q8 and n >= 16384 and fc == 4),
     )  # fmt: skip
     while cut.sk > 1 and (
         shared_bytes(cut, layout) > device.info.max_shared_bytes
-        or cut.subgroup * cut.sk > device.info.max_workgroup_invocations
+        or cut.subgroup * cut.sr * cut.sk > device.info.max_workgroup_invocations
     ):
         cut = replace(cut, sk=cut.sk // 2)
     return cut

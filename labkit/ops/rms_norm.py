@@ -77,14 +77,16 @@ def record_rounded(
     source = x.range() if logit_rows is not None else span("x", x, to.rows, x_stride, to.k)
     gain = span("weight", weight, 1, to.k, to.k)
     kind, local = to.rounding.kind, 32 if program.device.is_cpu else 512
+    constants: dict[str, int | float | bool] = {
+        "GATHER": logit_rows is not None, "ORDER": to.rounding.order, "SUMS": to.rounding.sums, "LOCAL": local,
+    }  # fmt: skip
     program.dispatch(
-        program.device.kernel(
-            "rms_norm_rounded", kind, {"GATHER": logit_rows is not None, "ORDER": to.rounding.order, "LOCAL": local}
-        ),
+        program.device.kernel("rms_norm_rounded", kind, constants),
         -(-to.rows // 16) * 16 if kind == "float16" else to.rows,
         {
             "x": x, "weight": gain, "logit_rows": x if logit_rows is None else logit_rows, "t": to.data,
-            "scales": to.scales or to.data, "rows": to.rows, "width": to.k, "x_stride": x_stride, "eps": eps,
+            "scales": to.scales or to.data, "sums_of": (to.tiles.sums if to.tiles else None) or to.data,
+            "rows": to.rows, "width": to.k, "x_stride": x_stride, "eps": eps,
         },
         reads=[source, gain, *([] if logit_rows is None else [logit_rows])],
         writes=to.ranges,

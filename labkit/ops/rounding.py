@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from labkit.ops import int8_tiles
 from labkit.ops.gemm_cuts import Gemm
-from labkit.ops.linear_cuts import Coopmat, Cut, MatvecInt8, MatvecK
+from labkit.ops.int8_tiles import Int8Tiles, order_for, place_tiles
+from labkit.ops.linear_cuts import Coopmat, CoopmatInt8, Cut, MatvecInt8, MatvecK
 from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
 
@@ -14,10 +16,12 @@ LOCAL = 64
 
 @dataclass(frozen=True)
 class Rounding:
-    """What a cut wants of its activations: `kind` "float16" or "int8", and the `order` its weights unpack to."""
+    """What a cut wants of its activations: `kind` "float16" (tiles), "int8" (rows) or "int8_tiles", and the `order` its
+    weights unpack to. `sums`: of int8 tiles, for weights with a minimum."""
 
     kind: str
     order: int
+    sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,13 @@ class Rounded:
     scales: Range | None
     rows: int
     k: int
+    tiles: Int8Tiles | None = None  # of kind "int8_tiles": the same ranges, as linear_int8 takes them
 
     @property
     def ranges(self) -> list[Range]:
         """All of it."""
+        if self.tiles is not None:
+            return self.tiles.ranges
         return [self.data] if self.scales is None else [self.data, self.scales]
 
 
@@ -40,6 +47,8 @@ def rounding_for(cut: Cut, layout: str) -> Rounding | None:
     """The rounding a cut needs over weights of `layout`, or None for float32 activations."""
     if isinstance(cut, MatvecInt8 | MatvecK):
         return Rounding("int8", int(layout != "q8"))
+    if isinstance(cut, CoopmatInt8):
+        return Rounding("int8_tiles", order_for(layout), layout == "q4m")
     if isinstance(cut, Coopmat | Gemm):
         return Rounding("float16", {"f16": 0, "q8": 1}.get(layout, 2))
     return None
@@ -54,6 +63,9 @@ def place(scratch: Buffer, rounding: Rounding, rows: int, k: int) -> Rounded:
     """Where rounded activations lie in `scratch`, a buffer of `scratch_bytes`."""
     if rounding.kind == "float16":
         return Rounded(rounding, scratch.range(0, -(-rows // 16) * 16 * (-(-k // 16) * 16) * 2), None, rows, k)
+    if rounding.kind == "int8_tiles":
+        tiles = place_tiles(scratch, rows, k, rounding.order, sums=rounding.sums)
+        return Rounded(rounding, tiles.codes, tiles.scales, rows, k, tiles)
     blocks = -(-k // 32)
     codes = scratch.range(0, rows * blocks * 32)
     return Rounded(rounding, codes, scratch.range(rows * blocks * 32, rows * blocks * 8), rows, k)
@@ -61,6 +73,9 @@ def place(scratch: Buffer, rounding: Rounding, rows: int, k: int) -> Rounded:
 
 def record(program: Program, x: Range, to: Rounded, *, x_stride: int, label: str) -> None:
     """Add the rounding of float32 x [rows, x_stride]."""
+    if to.tiles is not None:
+        int8_tiles.record(program, x, to.tiles, x_stride=x_stride, label=f"{label}: x to int8 tiles")
+        return
     kind, order = to.rounding.kind, to.rounding.order
     if kind == "float16":
         pieces, height = -(-to.k // 16) * 2, -(-to.rows // 16) * 16
