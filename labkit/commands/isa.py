@@ -72,23 +72,27 @@ def _device(target: str) -> bool:
 def _cases(target: str, kernel: str | None) -> "list[Case]":
     """The cases of the target (of the device here without one), those of `kernel` alone where it is named."""
     from labkit.vulkan import isa_cases
+    from labkit.vulkan.isa import TARGETS
 
     if _device(target):
         from labkit.vulkan.device import Device
         from labkit.vulkan.isa import require_statistics
+        from labkit.vulkan.isa_machines import like
 
         with Device() as device:
             require_statistics(device)
-            like = isa_cases.like(device)
+            recording = like(device)
     else:
-        like = isa_cases.device_like(target if target in isa_cases.LAYOUTS else "gfx1201")
+        from labkit.vulkan.isa_machines import device_like
+
+        recording = device_like(target if target in TARGETS else "gfx1201")
     if not kernel:
-        return isa_cases.all_cases(like)
+        return isa_cases.all_cases(recording)
     for found in (
         isa_cases.cases_on,
         isa_cases.all_cases,
     ):  # those of drivers on the CPU only where there are no others
-        cases = found(like)
+        cases = found(recording)
         chosen = [case for case in cases if kernel in (case.name, case.wanted.op)]
         if chosen:
             return chosen
@@ -186,12 +190,12 @@ def _plain(one: "Statistics") -> dict[str, Any]:
 
 
 def _heading(found: "Sequence[Statistics]") -> None:
-    from labkit.vulkan.isa import TARGETS
+    from labkit.vulkan.isa_machines import MACHINES
 
     drivers = sorted({one.driver for one in found if one.driver})
     for target in dict.fromkeys(one.target for one in found):
         many = sum(one.target == target for one in found)
-        what = f" ({TARGETS[target]})" if target in TARGETS else ""
+        what = f" ({MACHINES[target].about})" if target in MACHINES else ""
         click.echo(f"{many} cases compiled for {target}{what} by {', '.join(drivers) or 'its driver'}")
 
 

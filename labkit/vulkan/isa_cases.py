@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.errors import LabError, ParameterError
+from labkit.errors import LabError
 from labkit.vulkan.compile import load_spirv
-from labkit.vulkan.device import OPTIONAL, REQUIRED, Device, DeviceInfo
-from labkit.vulkan.hardware import MatrixShape, matrix_shapes
+from labkit.vulkan.isa_machines import MACHINES, device_like
 from labkit.vulkan.recording import RecordingDevice, Wanted
 
 if TYPE_CHECKING:
@@ -69,80 +68,6 @@ def capabilities(spirv: bytes) -> set[int]:
     return found
 
 
-# Devices by description
-
-
-def _info(
-    name: str, kind: str, subgroups: tuple[int, int, int], shared_bytes: int, features: tuple[str, ...]
-) -> DeviceInfo:
-    usual, least, most = subgroups
-    return DeviceInfo(
-        index=0, name=name, type=kind, vendor_id=0, device_id=0, uuid="", api_version="1.4.0", driver_name="", driver_info="",
-        driver_version=0, memory_bytes=32 << 30, subgroup_size=usual, subgroup_min=least, subgroup_max=most,
-        max_workgroup_invocations=1024, max_workgroup_size=(1024, 1024, 1024), max_grid=(1 << 31, 65535, 65535),
-        max_shared_bytes=shared_bytes, max_push_bytes=256, max_storage_range_bytes=(1 << 32) - 1,
-        max_allocation_bytes=(1 << 32) - 4, timestamp_period_ns=10.0, timestamp_bits=64, features=features, extensions=(),
-    )  # fmt: skip
-
-
-ALL = (*OPTIONAL, *REQUIRED)
-
-
-def _rdna4(found: np.ndarray) -> None:
-    """gfx12 in waves of 32: component e of lane l is row 8 (l / 16) + e of its column; B lies as the accumulator."""
-    lane, e = np.mgrid[0:32, 0:8]
-    across = (8 * (lane // 16) + e) * 16 + lane % 16
-    found[:] = 0xFFFFFFFF
-    found[:, :, :8] = across, lane % 16 * 16 + 8 * (lane // 16) + e, across
-
-
-def _rdna3(found: np.ndarray) -> None:
-    """gfx11 in waves of 32: component e of lane l is row 2e + l / 16; A and B are held twice, by either half."""
-    lane, e = np.mgrid[0:32, 0:16]
-    found[:] = 0xFFFFFFFF
-    found[0, :, :8] = ((2 * e + lane // 16) * 16 + lane % 16)[:, :8]
-    found[1], found[2] = lane % 16 * 16 + e, e * 16 + lane % 16
-
-
-# the cards whose code can be had without them, by RADV's name, and how their accumulators lie
-CPUS = ("cpu", "small cpu")  # drivers on the CPU, the small one without 64-bit integers
-LAYOUTS = {"gfx1201": _rdna4, "gfx1151": _rdna3}
-
-
-def device_like(target: str) -> RecordingDevice:
-    """A device by RADV's name for it: "gfx1201" (Radeon AI PRO R9700) or "gfx1151" (Radeon 8060S), or one of CPUS.
-
-    Cooperative matrices are 16x16x16, also where this Mesa does not offer them yet. Raises ParameterError.
-    """
-    if target in CPUS:
-        lacks = {"coopmat", "executable_statistics", "subgroup_size_control", *(["int64"] if target != "cpu" else [])}
-        features = tuple(sorted(set(ALL) - lacks))
-        return RecordingDevice(_info("a driver on the CPU", "cpu", (8, 8, 8), 32 << 10, features))
-    if target not in LAYOUTS:
-        raise ParameterError(f"there is no description of {target!r}, only of {', '.join((*LAYOUTS, *CPUS))}")
-    kinds = (("float16", "float32"), ("float16", "float16"), ("int8", "int32"), ("uint8", "uint32"))
-    shapes = [MatrixShape(16, 16, 16, element, element, total) for element, total in kinds]
-    device = RecordingDevice(_info(target, "discrete", (64, 32, 64), 64 << 10, ALL), shapes)
-    layout = LAYOUTS[target]
-    device.answers["coopmat_layout"] = lambda found: layout(found.array(np.uint32, (3, 32, 16)))
-    return device
-
-
-def like(device: Device) -> RecordingDevice:
-    """A device that answers as `device` does, asked now."""
-    made = RecordingDevice(device.info, matrix_shapes(device))
-    if device.coopmat_size:
-        from labkit.ops import coopmat_layout
-
-        found = coopmat_layout.read(device)
-
-        def answer(*, found: object, known: np.ndarray = found) -> None:
-            found.array(np.uint32, known.shape)[:] = known  # type: ignore[attr-defined]
-
-        made.answers["coopmat_layout"] = answer
-    return made
-
-
 def cases_on(device: RecordingDevice) -> list[Case]:
     """Every kernel the recorders ask of the device, by name, each constants set once."""
     for recorder in RECORDERS.values():
@@ -153,15 +78,14 @@ def cases_on(device: RecordingDevice) -> list[Case]:
 
 
 def all_cases(device: RecordingDevice) -> list[Case]:
-    """As `cases_on`, and for shaders that this device never runs, the cases of drivers on the CPU."""
+    """As `cases_on`, and for shaders that this device never runs, the cases of another machine that does."""
     found = cases_on(device)
-    for cpu in CPUS if not device.is_cpu else ():
+    for name in MACHINES:
         have = {case.name for case in found}
-        for case in cases_on(device_like(cpu)):
+        for case in cases_on(device_like(name)):
             if case.name not in have:
-                found.append(
-                    dataclasses.replace(case, purposes=tuple(f"{cpu}: {purpose}" for purpose in case.purposes))
-                )
+                purposes = tuple(f"{name}: {purpose}" for purpose in case.purposes)
+                found.append(dataclasses.replace(case, purposes=purposes))
     return sorted(found, key=lambda case: (case.name, case.wanted.constants))
 
 
