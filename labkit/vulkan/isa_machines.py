@@ -12,11 +12,11 @@ from labkit.vulkan.recording import RecordingDevice
 
 
 def _info(
-    name: str, kind: str, subgroups: tuple[int, int, int], shared_bytes: int, features: tuple[str, ...]
+    name: str, kind: str, vendor: int, subgroups: tuple[int, int, int], shared_bytes: int, features: tuple[str, ...]
 ) -> DeviceInfo:
     usual, least, most = subgroups
     return DeviceInfo(
-        index=0, name=name, type=kind, vendor_id=0, device_id=0, uuid="", api_version="1.4.0", driver_name="", driver_info="",
+        index=0, name=name, type=kind, vendor_id=vendor, device_id=0, uuid="", api_version="1.4.0", driver_name="", driver_info="",
         driver_version=0, memory_bytes=32 << 30, subgroup_size=usual, subgroup_min=least, subgroup_max=most,
         max_workgroup_invocations=1024, max_workgroup_size=(1024, 1024, 1024), max_grid=(1 << 31, 65535, 65535),
         max_shared_bytes=shared_bytes, max_push_bytes=256, max_storage_range_bytes=(1 << 32) - 1,
@@ -55,6 +55,7 @@ class Machine:
     cpu: bool = False
 
 
+AMD = 0x1002
 _ON_CPU = ("coopmat", "executable_statistics", "subgroup_size_control")
 # RADV's names stand for its cards; matrices are 16x16x16, also where the Mesa here does not offer them yet
 MACHINES = {
@@ -74,9 +75,9 @@ def device_like(name: str) -> RecordingDevice:
     machine = MACHINES[name]
     features = tuple(sorted({*OPTIONAL, *REQUIRED} - set(machine.lacks)))
     if machine.cpu:
-        return RecordingDevice(_info(name, "cpu", (8, 8, 8), 32 << 10, features))
+        return RecordingDevice(_info(name, "cpu", 0, (8, 8, 8), 32 << 10, features))
     shapes = [MatrixShape(16, 16, 16, element, element, total) for element, total in machine.products]
-    device = RecordingDevice(_info(name, "discrete", (64, 32, 64), 64 << 10, features), shapes)
+    device = RecordingDevice(_info(name, "discrete", AMD, (64, 32, 64), 64 << 10, features), shapes)
     if layout := machine.layout:
         device.answers["coopmat_layout"] = lambda found: layout(found.array(np.uint32, (3, 32, 16)))
     return device
