@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from float16_tiles import untiled
 from scipy.special import softmax
 
 from labkit.errors import ParameterError
-from labkit.ops.attention import Shape, attention, partial_bytes, record, reference, shape, splits_for
+from labkit.ops.attention import Shape, attention, partial_bytes, record, reference, shape, splits_for, ticket_bytes
 from labkit.ops.kv_cache import PAGE, upload
+from labkit.ops.rounding import Rounding, place, scratch_bytes
 from labkit.ops.rows import make_rows
 
 TOLERANCE = 1e-6  # normalised mean squared error of softmax
@@ -204,6 +206,71 @@ def test_a_scale_of_ones_own_replaces_the_default(device):
         pool.check_guards()
         q, k, v = case.seen(0)
         assert error(y.download(np.float32, (2, 16)), reference(q * 2, k, v)) < TOLERANCE
+
+
+def tiles_of(device, case: Case, cut: Shape, splits: int, order: int) -> np.ndarray:
+    """Attention as float16 [rows of whole tiles, width], 0x1234 where nothing was written."""
+    count, width = len(case.rows), case.heads * case.dim
+    with device.pool("test") as pool:
+        cache, qkv, rows = upload(pool, case.k, case.v, case.pages), pool.buffer(case.qkv), pool.buffer(case.rows)
+        partial = pool.buffer(partial_bytes(count, case.heads, case.dim, splits))
+        tickets = pool.buffer(ticket_bytes(count, case.heads)).fill(0)
+        unset = np.full(scratch_bytes(count, width) // 2, 0x1234, np.uint16)
+        tiles = place(pool.buffer(unset), Rounding("float16", order), count, width)
+        program = device.program("test")
+        record(
+            program, qkv, rows, cache, partial, tiles, count=count, heads=case.heads, qkv_stride=case.qkv.shape[1],
+            y_stride=width, splits=splits, tickets=tickets, cut=cut,
+        )  # fmt: skip
+        program.run()
+        pool.check_guards()
+        program.close()
+        assert not tickets.download().any()  # zero again, for whoever comes next
+        whole = tiles.data.buffer.download(np.float16)
+    assert np.all(whole[tiles.data.nbytes // 2 :].view(np.uint16) == 0x1234)
+    return untiled(whole[: tiles.data.nbytes // 2], count, width, order)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("splits", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("shape", "cut"),
+    [((9, 3, 64), Shape(3, 8, 64)), ((8, 1, 80), Shape(3, 8, 32)), ((4, 4, 24), Shape(1, 4, 16))],
+    ids=str,
+)
+def test_attention_in_tiles_is_the_float32_one_rounded_once(device, shape, cut, splits, order):
+    """Rows of several tiles, some of them inactive, which are zeros; rows behind the last are no one's."""
+    positions = [(i * 37 + 5) % (splits * PAGE) for i in range(18)]
+    active = np.arange(18) % 5 != 1
+    case = Case(shape, [i % SLOTS for i in range(18)], positions, active=active)
+    case.rows[~active, 1:3] = 0xFFFFFFF0
+    straight = case.run(device, splits=splits, cut=cut)
+    got = tiles_of(device, case, cut, splits, order)
+    assert np.array_equal(got[:18], straight.astype(np.float16))
+    assert not got[:18][~active].view(np.uint16).any()
+    assert straight[active].any(axis=1).all()
+    assert np.all(got[18:].view(np.uint16) == 0x1234)
+
+
+def test_tiles_that_attention_cannot_leave_are_refused_in_one_line(device):
+    case, narrow = Case((4, 2, 16), [0], [5]), Case((5, 1, 20), [0], [5])
+    with pytest.raises(ParameterError, match="tiles of order 0 or 1 and a multiple of 16 columns"):
+        tiles_of(device, case, Shape(2, 4, 16), 1, 2)
+    with pytest.raises(ParameterError, match="of 1 x 100"):
+        tiles_of(device, narrow, Shape(2, 4, 16), 1, 0)
+    with pytest.raises(ParameterError, match="leaves float32, not tiles"):
+        tiles_of(device, case, Shape(2), 1, 0)
+
+
+def test_pages_without_tickets_are_refused_in_one_line(device):
+    case = Case((4, 2, 16), [0], [200])
+    with device.pool() as pool:
+        cache, qkv, rows = upload(pool, case.k, case.v, case.pages), pool.buffer(case.qkv), pool.buffer(case.rows)
+        partial, y = pool.buffer(partial_bytes(1, 4, 16, 2)), pool.buffer(4 * 16 * 4)
+        options = {"count": 1, "heads": 4, "qkv_stride": 128, "y_stride": 64, "splits": 2, "cut": Shape(2, 4, 16)}
+        for tickets in (None, pool.buffer(12)):
+            with pytest.raises(ParameterError, match="16 bytes of zeros"):
+                record(device.program(), qkv, rows, cache, partial, y, tickets=tickets, **options)
 
 
 def test_wrong_arguments_are_refused_in_one_line(device):
