@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from float16_tiles import untiled
 
 from labkit.errors import ParameterError
+from labkit.ops.int8_tiles import read
 from labkit.ops.rms_norm import record, record_rounded, reference, rms_norm
 from labkit.ops.rounding import Rounding, place, scratch_bytes
 from labkit.ops.rows import PADDING
@@ -101,52 +103,77 @@ def test_wrong_arguments_are_refused_in_one_line(device):
         rms_norm(device, draw(2, 6), np.ones(6, np.float32), 1e-5)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+def rounded_norm(device, x, weight, rounding: Rounding, wanted=None) -> tuple[np.ndarray, np.ndarray]:
+    """What a norm rounded at once stands for, float32 [rows, width] (with padding where there are tiles of it), and the
+    step between two values of each: of x [R, stride], or of its `wanted` rows."""
+    rows, width = len(x) if wanted is None else len(wanted), len(weight)
+    with device.pool("test") as pool:
+        to = place(pool.buffer(scratch_bytes(rows, width)), rounding, rows, width)
+        gathered = None if wanted is None else pool.buffer(np.array(wanted, np.uint32))
+        program = device.program("test")
+        record_rounded(
+            program, pool.buffer(x), pool.buffer(weight), to, eps=1e-5, x_stride=x.shape[1], logit_rows=gathered
+        )
+        program.run()
+        pool.check_guards()
+        program.close()
+        whole = to.data.buffer.download()
+        tiles = read(to.tiles) if to.tiles else None
+    if rounding.kind == "float16":
+        values = untiled(whole[: to.data.nbytes].view(np.float16), rows, width, rounding.order).astype(np.float32)
+        return values, np.abs(values) * 2**-10
+    blocks, of_two = -(-width // 32), np.empty(0)
+    if tiles is not None:
+        codes, scales, sums = tiles
+        codes = codes.swapaxes(1, 2).reshape(-1, blocks, 32)[:rows].astype(np.float32)
+        step = scales.swapaxes(1, 2).reshape(-1, blocks)[:rows].astype(np.float32) / 64
+        of_two = (
+            sums.astype(np.float32).sum(axis=2).swapaxes(1, 2).reshape(-1, blocks)[:rows] if rounding.sums else of_two
+        )
+    else:
+        codes = whole[: to.data.nbytes].view(np.int8).reshape(rows, blocks, 32).astype(np.float32)
+        scales = whole[to.scales.offset : to.scales.offset + to.scales.nbytes].view(np.float32).reshape(rows, blocks, 2)
+        step, of_two = scales[..., 0], scales[..., 1]
+    if rounding.order:  # of each 8 the even elements first, then the odd
+        codes = codes.reshape(rows, blocks, 4, 2, 4).swapaxes(3, 4).reshape(rows, blocks, 32)
+    if of_two.size:
+        np.testing.assert_allclose(of_two, step * codes.sum(axis=-1), rtol=1e-5, atol=1e-5)
+    values = (codes * step[..., None]).reshape(rows, -1)
+    return values, np.repeat(step, 32, axis=-1)
+
+
+ROUNDINGS = [
+    Rounding("float16", 0), Rounding("float16", 1), Rounding("float16", 2), Rounding("int8", 0), Rounding("int8", 1),
+    Rounding("int8_tiles", 0), Rounding("int8_tiles", 1, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rounding", ROUNDINGS, ids=lambda r: f"{r.kind}-{r.order}")
 @pytest.mark.parametrize("rows", [1, 3, 16, 17])
-@pytest.mark.parametrize("width", [64, 100, 576])
-def test_a_norm_rounded_at_once_to_float16_is_the_norm_rounded(device, rows, width, order):
+@pytest.mark.parametrize("width", [32, 96, 516, 576, 1056, 8228])  # the last ones are more than registers hold
+def test_a_norm_rounded_at_once_is_the_norm_rounded(device, rows, width, rounding):
+    width -= width % 32 if rounding.kind == "int8_tiles" else 0
     x, weight = draw(rows, width), draw(1, width, 1)[0]
-    height, k = -(-rows // 16) * 16, -(-width // 16) * 16
-    with device.pool("test") as pool:
-        to = place(pool.buffer(scratch_bytes(rows, width)), Rounding("float16", order), rows, width)
-        program = device.program("test")
-        record_rounded(program, pool.buffer(x), pool.buffer(weight), to, eps=1e-5, x_stride=width)
-        program.run()
-        pool.check_guards()
-        tiles = to.data.buffer.download(np.float16)[: height * k].reshape(height // 16, k // 16, 16, 16)
-        program.close()
-    rounded = tiles.transpose(0, 2, 1, 3).reshape(height, k)
-    places = {0: range(8), 1: [0, 2, 1, 3, 4, 6, 5, 7], 2: [0, 4, 1, 5, 2, 6, 3, 7]}[order]
-    straight = np.empty_like(rounded)
-    for j, element in enumerate(places):
-        straight[:, element::8] = rounded[:, j::8]
+    got, step = rounded_norm(device, x, weight, rounding)
     want = reference(x, weight, 1e-5)
-    np.testing.assert_allclose(straight[:rows, :width], want, rtol=2**-10, atol=1e-6)
-    assert not straight[rows:].any()
-    assert not straight[:, width:].any()
+    assert np.all(np.abs(got[:rows, :width] - want) <= 0.501 * step[:rows, :width] + 1e-6)
+    assert not got[rows:].any()
+    assert not got[:, width:].any()
+    if rounding.kind == "int8":
+        blocks = np.pad(want, ((0, 0), (0, -width % 32))).reshape(rows, -1, 32)
+        np.testing.assert_allclose(step[:, ::32], np.abs(blocks).max(axis=-1) / 127, rtol=1e-5)
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("rows", [1, 3, 5])
-@pytest.mark.parametrize("width", [64, 96, 576])
-def test_a_norm_rounded_at_once_to_int8_is_the_norm_rounded(device, rows, width, order):
-    x, weight = draw(rows, width), draw(1, width, 1)[0]
-    with device.pool("test") as pool:
-        to = place(pool.buffer(scratch_bytes(rows, width)), Rounding("int8", order), rows, width)
-        program = device.program("test")
-        record_rounded(program, pool.buffer(x), pool.buffer(weight), to, eps=1e-5, x_stride=width)
-        program.run()
-        pool.check_guards()
-        whole = to.data.buffer.download(np.uint8)
-        program.close()
-    assert to.scales is not None
-    codes = whole[: to.data.nbytes].view(np.int8).reshape(rows, -1, 8).astype(np.float32)
-    scales = whole[to.scales.offset : to.scales.offset + to.scales.nbytes].view(np.float32).reshape(rows, -1, 2)
-    if order:  # even elements first, then the odd
-        codes = codes.reshape(rows, -1, 2, 4).transpose(0, 1, 3, 2)
-    blocks = codes.reshape(rows, -1, 32)
-    want = reference(x, weight, 1e-5).reshape(rows, -1, 32)
-    step = np.abs(want).max(axis=-1) / 127
-    np.testing.assert_allclose(scales[..., 0], step, rtol=1e-5)
-    assert np.all(np.abs(blocks * scales[..., :1] - want) <= 0.501 * step[..., None])
-    np.testing.assert_allclose(scales[..., 1], scales[..., 0] * blocks.sum(axis=-1), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("rounding", ROUNDINGS[1::2], ids=lambda r: f"{r.kind}-{r.order}")
+@pytest.mark.parametrize("width", [64, 1056])
+def test_a_norm_rounded_at_once_is_of_the_rows_asked_for_and_zeros_of_none(device, width, rounding):
+    x, weight = np.full((9, width + 4), np.nan, np.float32), draw(1, width, 1)[0]  # NaN between the rows
+    x[:, :width] = draw(9, width)
+    x[0, 7] = x[5, 7] = np.nan
+    wanted = np.array([8, PADDING, 1, 3, 3, 5], np.uint32)
+    got, step = rounded_norm(device, x, weight, rounding, wanted)
+    for r, i in enumerate(wanted[:5].tolist()):
+        want = np.zeros(width) if i == PADDING else reference(x[i : i + 1, :width], weight, 1e-5)[0]
+        assert np.all(np.abs(got[r, :width] - want) <= 0.501 * step[r, :width] + 1e-6)
+    assert not got[1].any()
+    assert np.array_equal(got[3], got[4])
