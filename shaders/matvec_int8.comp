@@ -54,16 +54,14 @@ layout(push_constant, std430) uniform Push {
 };
 
 #if defined(WEIGHT_Q4)
+const uint ROW_ORDER = 1;
 const uint STEP = 2;  // blocks a team takes in a step
 #else
+const uint ROW_ORDER = 0;
 const uint STEP = 1;
 #endif
 shared float parts[TEAMS * 32 * TILES * COLS];
-const bool HERE = SOURCE_WIDTH > 0;
-shared uvec4 codes[HERE ? SOURCE_WIDTH / 16 : 1];
-shared float squares_of[HERE ? LOCAL : 1];  // a subgroup
-shared vec2 code_scales[HERE ? SOURCE_WIDTH / 32 : 1];
-int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
+#include "prepare_row.glsl"
 
 // The first blocks of the tiles of a group; a tile behind the last repeats the last.
 #define BASE(group) \
@@ -97,45 +95,7 @@ void main() {
     uvec4 q[UNROLL * TILES];
     Scale s[UNROLL * TILES];
     if (PIPE || EARLY) LOAD(team)  // in flight while x is prepared
-    if (HERE) {
-        uint from = 0;
-        bool real = true;
-        if (GATHER) {
-            from = logit_rows.v[0];
-            real = from != 0xFFFFFFFFu;
-            from = real ? from * (x_stride / 4) : 0;
-        }
-        float squares = 0.0;
-        for (uint first = 0; first < SOURCE_WIDTH / 4; first += LOCAL) {  // 8 neighbours share a block
-            const uint i = first + gl_LocalInvocationIndex, own = i % 8;
-            vec4 a = real && i < k / 4 ? Floats4(x).v[from + i] : vec4(0.0);
-            if (NORM) {
-                squares += dot(a, a);
-                if (i < k / 4) a *= gain.v[i];
-            }
-            float top = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
-            [[unroll]] for (uint step = 1; step < 8; step *= 2) top = max(top, subgroupShuffleXor(top, step));
-            const float d = top / 127.0;
-            const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
-            int sum = q.x + q.y + q.z + q.w, word = byte4(q);
-            [[unroll]] for (uint step = 1; step < 8; step *= 2) sum += subgroupShuffleXor(sum, step);
-#if defined(WEIGHT_Q4)
-            const int other = subgroupShuffleXor(word, 1u), low = (own & 1) == 0 ? word : other, high = (own & 1) == 0 ? other : word;
-            word = (own & 1) == 0
-                ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
-                : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
-#endif
-            if (i < SOURCE_WIDTH / 4) {
-                codes[i / 4][i % 4] = uint(word);
-                if (own == 0) code_scales[i / 8] = vec2(d, d * float(sum));
-            }
-        }
-        if (NORM) {
-            const float mine = subgroupAdd(squares);
-            if (subgroupElect()) squares_of[gl_SubgroupID] = mine;
-        }
-        barrier();
-    }
+    if (HERE) prepare_row();
     for (uint turn = 0; turn < REPEAT; turn++) {
     const uint group = gl_WorkGroupID.x + turn * gl_NumWorkGroups.x;
     float sum[TILES][COLS];
@@ -190,12 +150,7 @@ void main() {
     [[unroll]] for (uint t = 0; t < TILES; t++)
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
-    float factor = 1.0;
-    if (NORM) {
-        float squares = 0.0;
-        for (uint i = 0; i < gl_NumSubgroups; i++) squares += squares_of[i];
-        factor = 1.0 / sqrt(squares / float(k) + eps);
-    }
+    const float factor = NORM ? norm_factor() : 1.0;
     const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
         const uint c = item % COLS, first = item / COLS * EACH_ROWS, t = first / TILE, own = first % TILE;

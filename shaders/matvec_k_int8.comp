@@ -4,14 +4,14 @@
 //                                            - d_min * (sum over blocks of minimum * (dx * sum of qx))
 //   q6k:       y[r][i] = sum over super-blocks of d * (sum over blocks of dx * (scale * sum over 16 + scale' * the others))
 //
-//   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
+// Epilogues: include/epilogue.glsl. With SOURCE_WIDTH (and one row of x) the workgroup rounds x itself: prepare_row.glsl.
 //
 // W: [n][k] in resident tiles (include/weights_k.glsl). x, x_scales: of quantize_q8, ORDER 1. y: float32 [rows][y_stride].
 // A team of 32 invocations takes a super-block of a row tile: four times 512 contiguous bytes of codes, 16 an invocation,
 // the first 16 for the even blocks of 32 and the others for the odd ones, with the super-block's scales loaded once. A
 // workgroup is TEAMS teams that take every TEAMS-th super-block, each for TILES row tiles; their sums are added in fixed
 // order at the end. The order of additions of an element depends on TEAMS and k alone.
-// Grid: x = groups of TILES row tiles, y = activation rows in groups of COLS.
+// Grid: x = groups of TILES row tiles / REPEAT, y = activation rows in groups of COLS.
 //
 // variant q4k: -DWEIGHT_Q4K
 // variant q5k: -DWEIGHT_Q5K
@@ -21,36 +21,54 @@
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
 #include "buffers.glsl"
+#include "epilogue.glsl"
 #include "weights_k.glsl"
 
 layout(constant_id = 0) const uint COLS = 1;
 layout(constant_id = 1) const uint TILES = 2;
 layout(constant_id = 2) const uint TEAMS = 4;
-layout(constant_id = 3) const uint EPILOGUE = 0;
+layout(constant_id = 3) const uint SOURCE_WIDTH = 0;  // k, where x is rounded here; else 0
 layout(constant_id = 4) const uint UNROLL = 1;    // super-blocks whose loads are in flight at once
 layout(constant_id = 5) const bool TAIL = false;  // the super-blocks are not a multiple of TEAMS * UNROLL
 layout(constant_id = 6) const bool PIPE = false;  // load the next super-blocks before the last are multiplied
-layout(constant_id = 7) const uint LOCAL = 128;   // 32 * TEAMS
-layout(local_size_x_id = 7, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 7) const bool NORM = false;
+layout(constant_id = 8) const bool GATHER = false;
+layout(constant_id = 9) const uint REPEAT = 1;    // groups of tiles a workgroup takes, one after the other
+layout(constant_id = 10) const uint LOCAL = 128;  // 32 * TEAMS
+layout(local_size_x_id = 10, local_size_y = 1, local_size_z = 1) in;
 
-layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pairs { vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
     Words4 scales;
     Words4 x;
-    Pairs x_scales;
+    Floats2 x_scales;
     Floats y;
     uint rows;
     uint n;
     uint k;
     uint y_stride;
+    EPILOGUE_PUSH
+    Floats4 gain;
+    Words logit_rows;
+    uint x_stride;  // of float32 x, with GATHER
+    float eps;
 };
 
 const uint COUNT = UNROLL * TILES;
 shared float parts[TEAMS * 32 * TILES * COLS];
+const uint ROW_ORDER = 1;
+#include "prepare_row.glsl"
+const bool EARLY = HERE || REPEAT > 1;  // a group's first weights are loaded before it is its turn
+
+// The first super-blocks of the tiles of a group; a tile behind the last repeats the last.
+#define BASE(group) \
+    [[unroll]] for (uint t = 0; t < TILES; t++) base[t] = min((group) * TILES + t, last_tile) * supers;
 
 // Word i of a block (elements 8i to 8i + 7) as bytes: the even elements 0 2 4 6, and the odd ones. `high` is the word of the
 // block's further bits that goes with it. q6k: four times (code - 32).
@@ -76,10 +94,7 @@ void main() {
     const uint first_col = gl_WorkGroupID.y * COLS;
     const uint row = lane % 16, parity = lane / 16;
     uint base[TILES];
-    for (uint t = 0; t < TILES; t++) base[t] = min(gl_WorkGroupID.x * TILES + t, last_tile) * supers;
-    float sum[TILES][COLS];
-    for (uint t = 0; t < TILES; t++)
-        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
+    BASE(gl_WorkGroupID.x)
     // of each super-block in flight, what an invocation has: four blocks of one parity
     uvec4 low[COUNT * 4], next_low[COUNT * 4];
 #if defined(WEIGHT_Q6K)
@@ -128,9 +143,15 @@ void main() {
             FETCH_REST(i, unit)                                                                                   \
         }                                                                                                         \
     }
-    if (PIPE) LOAD(min(team, supers - 1))
+    if (PIPE || EARLY) LOAD(min(team, supers - 1))  // in flight while x is prepared
+    if (HERE) prepare_row();
+    for (uint turn = 0; turn < REPEAT; turn++) {
+    const uint group = gl_WorkGroupID.x + turn * gl_NumWorkGroups.x;
+    float sum[TILES][COLS];
+    for (uint t = 0; t < TILES; t++)
+        for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
     for (uint first = team; first < supers; first += TEAMS * UNROLL) {
-        if (!PIPE) LOAD(first)
+        if (!PIPE && !(EARLY && first == team)) LOAD(first)
         [[unroll]] for (uint i = 0; i < COUNT; i++) {
             [[unroll]] for (uint j = 0; j < 4; j++) low[i * 4 + j] = next_low[i * 4 + j];
             TAKE_REST(i)
@@ -154,23 +175,23 @@ void main() {
             }
 #endif
             [[unroll]] for (uint j = 0; j < 4; j++) {
-                uint codes[TILES][8];
+                uint bytes[TILES][8];
                 [[unroll]] for (uint t = 0; t < TILES; t++)
                     [[unroll]] for (uint i = 0; i < 4; i++) {
                         const uint own = u * TILES + t;
                         const uvec2 pair = bytes8(low[own * 4 + j][i], HIGH(own, j, i), i);
-                        codes[t][2 * i] = pair.x;
-                        codes[t][2 * i + 1] = pair.y;
+                        bytes[t][2 * i] = pair.x;
+                        bytes[t][2 * i + 1] = pair.y;
                     }
                 [[unroll]] for (uint c = 0; c < COLS; c++) {
                     const uint from = min(first_col + c, rows - 1) * supers * 8 + block + 2 * j;
-                    const uvec4 a = x.v[from * 2], b = x.v[from * 2 + 1];
-                    const vec2 dx = real ? x_scales.v[from] : vec2(0.0);
+                    const uvec4 a = HERE ? codes[from * 2] : x.v[from * 2], b = HERE ? codes[from * 2 + 1] : x.v[from * 2 + 1];
+                    const vec2 dx = real ? (HERE ? code_scales[from] : x_scales.v[from]) : vec2(0.0);
                     [[unroll]] for (uint t = 0; t < TILES; t++) {
                         int first_half = 0, second_half = 0;
                         [[unroll]] for (uint i = 0; i < 4; i++) {
-                            first_half = dot4(codes[t][i], a[i], first_half);
-                            second_half = dot4(codes[t][4 + i], b[i], second_half);
+                            first_half = dot4(bytes[t][i], a[i], first_half);
+                            second_half = dot4(bytes[t][4 + i], b[i], second_half);
                         }
 #if defined(WEIGHT_Q6K)
                         const uint pairs = scales8[u * TILES + t][j / 2];
@@ -197,23 +218,28 @@ void main() {
             }
         }
     }
+    if (turn + 1 < REPEAT) {  // the next group's first weights are on their way while this one is finished
+        BASE(group + gl_NumWorkGroups.x)
+        LOAD(min(team, supers - 1))
+    }
+    if (turn > 0) barrier();  // the sums of the last group are read
     [[unroll]] for (uint t = 0; t < TILES; t++)
         [[unroll]] for (uint c = 0; c < COLS; c++) parts[((team * 32 + lane) * TILES + t) * COLS + c] = sum[t][c];
     barrier();
-    // each invocation now finishes some of the 16 * TILES * COLS results (pairs of rows with SWIGLU)
-    const uint each = EPILOGUE == 2 ? 2 : 1, results = TILE * TILES * COLS / each;
+    const float factor = NORM ? norm_factor() : 1.0;
+    const uint results = TILE * TILES * COLS / EACH_ROWS;
     for (uint item = gl_LocalInvocationIndex; item < results; item += LOCAL) {
-        const uint c = item % COLS, lead = item / COLS * each, t = lead / TILE, own = lead % TILE;
+        const uint c = item % COLS, first = item / COLS * EACH_ROWS, t = first / TILE, own = first % TILE;
         float total[2] = float[2](0.0, 0.0);
-        for (uint i = 0; i < each; i++)
+        for (uint j = 0; j < EACH_ROWS; j++) {
             for (uint g = 0; g < TEAMS; g++) {
-                const uint even = ((g * 32 + own + i) * TILES + t) * COLS + c;
-                total[i] += parts[even] + parts[even + 16 * TILES * COLS];
+                const uint a = own + j, b = a + 16;
+                total[j] += parts[((g * 32 + a) * TILES + t) * COLS + c] + parts[((g * 32 + b) * TILES + t) * COLS + c];
             }
-        const uint r = first_col + c, i = (gl_WorkGroupID.x * TILES + t) * TILE + own;
-        if (r >= rows || i >= n) continue;
-        if (EPILOGUE == 2) y.v[r * y_stride + i / 2] = total[0] / (1.0 + exp(-total[0])) * total[1];
-        else if (EPILOGUE == 1) y.v[r * y_stride + i] += total[0];
-        else y.v[r * y_stride + i] = total[0];
+            if (NORM) total[j] *= factor;
+        }
+        const uint r = first_col + c, i = (group * TILES + t) * TILE + own;
+        if (r < rows && i < n) FINISH(r, i, total[0], total[1])
+    }
     }
 }

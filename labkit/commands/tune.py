@@ -15,12 +15,12 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(model: str | None, shape: str | None, quant: str, batch: str, device: str | None, as_json: bool) -> None:
     """Time every cut of the matrix products of MODEL (or of --shape) and keep the fastest for this device and driver."""
+    from labkit.engine.engine import default_device
     from labkit.errors import ParameterError
     from labkit.measure.tune import tune
     from labkit.models.model import Model
     from labkit.models.shapes import ShapeModel
     from labkit.ops.linear_tuned import path_of
-    from labkit.engine.engine import default_device
 
     if (model is None) == (shape is None):
         raise ParameterError("name a model, or give --shape: one of them is tuned for")

@@ -48,9 +48,9 @@ def upload(pool: Pool, packed: PackedWeights, name: str = "") -> Matrix:
 
 def absorbs_norm(device: Device, cut: Cut, matrix: Matrix, rows: int) -> bool:
     """Whether `cut` can norm its one row of activations itself; it takes the shared memory that the row needs."""
-    if rows != 1 or not isinstance(cut, Matvec | MatvecInt8):
+    if rows != 1 or not isinstance(cut, Matvec | MatvecInt8 | MatvecK):
         return False
-    if isinstance(cut, MatvecInt8):
+    if isinstance(cut, MatvecInt8 | MatvecK):
         return rounds_here(device, cut, rows, matrix.k)
     return matrix.k * 4 + parts_bytes(cut) <= device.info.max_shared_bytes
 
@@ -130,7 +130,7 @@ def record(
         call.lanes(cut)
     elif isinstance(cut, Matvec):
         call.matvec(cut)
-    elif isinstance(cut, MatvecInt8) and rounds_here(device, cut, rows, matrix.k):
+    elif isinstance(cut, MatvecInt8 | MatvecK) and rounds_here(device, cut, rows, matrix.k):
         call.matvec_int8(cut, None)
     else:
         wanted = rounding_for(cut, matrix.layout)
@@ -142,10 +142,8 @@ def record(
                 )
             rounded = place(scratch, wanted, rows, matrix.k)
             record_rounding(program, call.x, rounded, x_stride=x_stride, label=call.label)
-        if isinstance(cut, MatvecInt8):
+        if isinstance(cut, MatvecInt8 | MatvecK):
             call.matvec_int8(cut, rounded)
-        elif isinstance(cut, MatvecK):
-            call.matvec_k(cut, rounded)
         elif isinstance(cut, CoopmatInt8):
             assert rounded.tiles is not None
             linear_int8.record(

@@ -13,7 +13,7 @@ from labkit.vulkan.program import Program
 
 Constants = dict[str, int | float | bool]
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2, "rope_kv": 3}
-FINISHING = (Matvec, MatvecInt8, Coopmat)  # cuts whose kernels include epilogue.glsl whole
+FINISHING = (Matvec, MatvecInt8, MatvecK, Coopmat)  # cuts whose kernels include epilogue.glsl whole
 
 
 @dataclass(frozen=True)
@@ -148,14 +148,17 @@ class Call:
 
     def _tile_grid(self, cut: Matvec | MatvecInt8 | MatvecK) -> Grid:
         groups = -(-self.matrix.n // (16 * cut.tiles))
-        return -(-groups // getattr(cut, "repeat", 1)), -(-self.rows // cut.cols)
+        return -(-groups // cut.repeat), -(-self.rows // cut.cols)
 
-    def matvec_int8(self, cut: MatvecInt8, rounded: Rounded | None) -> None:
+    def matvec_int8(self, cut: MatvecInt8 | MatvecK, rounded: Rounded | None) -> None:
+        """Over x `rounded`, or rounded (and normed) by each workgroup."""
         finish, push = self._finish()
+        k_quant, k = isinstance(cut, MatvecK), self.matrix.k
+        step = 256 if k_quant else STEP[self.matrix.layout]
         constants: Constants = {
             "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
-            "TAIL": self.matrix.k % (STEP[self.matrix.layout] * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe,
-            "REPEAT": cut.repeat, "SOURCE_WIDTH": 0 if rounded else -(-self.matrix.k // 32) * 32, "NORM": self.norm is not None,
+            "TAIL": k % (step * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe, "REPEAT": cut.repeat,
+            "SOURCE_WIDTH": 0 if rounded else -(-k // 32) * 32, "NORM": self.norm is not None,
             "GATHER": self.norm is not None and self.norm.logit_rows is not None,
         }  # fmt: skip
         given = (
@@ -163,15 +166,8 @@ class Call:
         )
         push |= given | {"x_stride": self.x_stride, **self._gathered()}
         sources = [self.x] if rounded is None else rounded.ranges
-        self._dispatch("matvec_int8", constants | finish, self._tile_grid(cut), push, sources)
-
-    def matvec_k(self, cut: MatvecK, rounded: Rounded) -> None:
-        constants: Constants = {
-            "COLS": cut.cols, "TILES": cut.tiles, "TEAMS": cut.teams, "UNROLL": cut.unroll, "LOCAL": 32 * cut.teams,
-            "TAIL": self.matrix.k % (256 * cut.teams * cut.unroll) != 0, "PIPE": cut.pipe,
-        }  # fmt: skip
-        push = {"x": rounded.data, "x_scales": rounded.scales}
-        self._dispatch("matvec_k_int8", constants, self._tile_grid(cut), push, rounded.ranges)
+        op = "matvec_k_int8" if k_quant else "matvec_int8"
+        self._dispatch(op, constants | finish, self._tile_grid(cut), push, sources)
 
     def coopmat(self, cut: Coopmat, rounded: Rounded) -> None:
         m, finish_and_push = self.matrix, self._finish()

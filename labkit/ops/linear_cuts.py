@@ -89,12 +89,12 @@ Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | CoopmatInt8 | Gemm
 TUNABLE = (Matvec, MatvecInt8, MatvecK, Coopmat, CoopmatInt8)  # what `lab tune` may keep
 
 
-def parts_bytes(cut: Matvec | MatvecInt8) -> int:
+def parts_bytes(cut: Matvec | MatvecInt8 | MatvecK) -> int:
     """Shared memory of a mat-vec that prepares its row itself, besides the row: its sums, and those of squares."""
     return 32 * cut.teams * (cut.tiles * cut.cols + 1) * 4
 
 
-def rounds_here(device: Device, cut: MatvecInt8, rows: int, k: int) -> bool:
+def rounds_here(device: Device, cut: MatvecInt8 | MatvecK, rows: int, k: int) -> bool:
     """Whether the mat-vec rounds its one row of float32 activations itself, in shared memory."""
     return rows == 1 and -(-k // 32) * 40 + parts_bytes(cut) <= device.info.max_shared_bytes
 
@@ -147,7 +147,7 @@ def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tup
     cols, supers = _columns(rows), k // 256
     teams = next((t for t in (16, 8, 4) if supers % t == 0), 16 if supers > 16 else 8 if supers > 4 else 4)
     why = "" if rows <= 8 else "K-quants have no cooperative-matrix kernel: 8 rows at a time"
-    return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1), why
+    return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1, repeat=3 if many and rows == 1 else 1), why
 
 
 def _columns(rows: int) -> int:

@@ -1,0 +1,58 @@
+// One row of float32 activations rounded to int8 by the workgroup that multiplies it: codes and scales in shared memory, as
+// quantize_q8.comp makes them in ROW_ORDER; with NORM of x * gain, and what the sums must then be multiplied with. Needs
+// SOURCE_WIDTH (k rounded up to 32, or 0: nothing to do), NORM, GATHER, LOCAL and the push constants x, k, x_stride, gain,
+// logit_rows and eps. With GATHER the row is logit_rows[0], and zeros for none.
+const bool HERE = SOURCE_WIDTH > 0;
+shared uvec4 codes[HERE ? SOURCE_WIDTH / 16 : 1];
+shared vec2 code_scales[HERE ? SOURCE_WIDTH / 32 : 1];
+shared float squares_of[HERE ? LOCAL : 1];  // a subgroup
+
+int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
+
+void prepare_row() {
+    uint from = 0;
+    bool real = true;
+    if (GATHER) {
+        from = logit_rows.v[0];
+        real = from != 0xFFFFFFFFu;
+        from = real ? from * (x_stride / 4) : 0;
+    }
+    float squares = 0.0;
+    for (uint first = 0; first < SOURCE_WIDTH / 4; first += LOCAL) {  // 8 neighbours share a block
+        const uint i = first + gl_LocalInvocationIndex, own = i % 8;
+        vec4 a = real && i < k / 4 ? Floats4(x).v[from + i] : vec4(0.0);
+        if (NORM) {
+            squares += dot(a, a);
+            if (i < k / 4) a *= gain.v[i];
+        }
+        float top = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
+        [[unroll]] for (uint step = 1; step < 8; step *= 2) top = max(top, subgroupShuffleXor(top, step));
+        const float d = top / 127.0;
+        const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
+        int sum = q.x + q.y + q.z + q.w, word = byte4(q);
+        [[unroll]] for (uint step = 1; step < 8; step *= 2) sum += subgroupShuffleXor(sum, step);
+        if (ROW_ORDER == 1) {  // of each 8 elements the even ones, then the odd
+            const bool first_of_two = (own & 1) == 0;
+            const int other = subgroupShuffleXor(word, 1u), low = first_of_two ? word : other, high = first_of_two ? other : word;
+            word = first_of_two
+                ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
+                : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
+        }
+        if (i < SOURCE_WIDTH / 4) {
+            codes[i / 4][i % 4] = uint(word);
+            if (own == 0) code_scales[i / 8] = vec2(d, d * float(sum));
+        }
+    }
+    if (NORM) {
+        const float mine = subgroupAdd(squares);
+        if (subgroupElect()) squares_of[gl_SubgroupID] = mine;
+    }
+    barrier();
+}
+
+// 1 / sqrt(mean(x^2) + eps), behind a barrier.
+float norm_factor() {
+    float squares = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) squares += squares_of[i];
+    return 1.0 / sqrt(squares / float(k) + eps);
+}
