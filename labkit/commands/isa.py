@@ -86,25 +86,12 @@ def _cases(target: str, kernel: str | None) -> "list[Case]":
         from labkit.vulkan.isa_machines import device_like
 
         recording = device_like(target if target in TARGETS else "gfx1201")
-    if not kernel:
-        return isa_cases.all_cases(recording)
-    for found in (
-        isa_cases.cases_on,
-        isa_cases.all_cases,
-    ):  # those of drivers on the CPU only where there are no others
-        cases = found(recording)
-        chosen = [case for case in cases if kernel in (case.name, case.wanted.op)]
-        if chosen:
-            return chosen
-    known = sorted({case.wanted.op for case in cases})
-    raise ParameterError(f"there is no kernel {kernel!r} among those that run: {', '.join(known)}")
+    return isa_cases.cases_of(kernel, recording) if kernel else isa_cases.all_cases(recording)
 
 
 def _changed(cases: "list[Case]", settings: Sequence[str]) -> "list[Case]":
     """The cases with constants set by hand, each that remains once."""
-    from dataclasses import replace
-
-    from labkit.vulkan.reflect import reflect
+    from labkit.vulkan.isa_cases import with_constants
 
     given: dict[str, int | float] = {}
     for setting in settings:
@@ -115,15 +102,8 @@ def _changed(cases: "list[Case]", settings: Sequence[str]) -> "list[Case]":
             raise ParameterError(f"--set {setting!r} is not NAME=NUMBER") from None
     if not given:
         return cases
-    made: dict[Any, Case] = {}
-    for case in cases:
-        known = reflect(case.spirv, case.name).constants
-        for name in given:
-            if name not in known:
-                raise ParameterError(f"{case.name} has no specialisation constant {name!r}; it has {', '.join(known)}")
-        wanted = replace(case.wanted, constants=tuple(sorted({**case.constants, **given}.items())))
-        made.setdefault(wanted, replace(case, wanted=wanted))
-    return list(made.values())
+    changed = [with_constants(case, **given) for case in cases]
+    return list({case.wanted: case for case in reversed(changed)}.values())[::-1]
 
 
 def _measure(target: str, cases: "Sequence[Case]", text: bool) -> "list[Statistics]":

@@ -181,6 +181,29 @@ define(
     "device_bytes", "bytes", "lower", "device memory held by weights, KV cache and working buffers", "sum of buffers"
 )
 
+# What a compiler says of a kernel
+define(
+    "occupancy",
+    "1",
+    "higher",
+    "subgroups a SIMD unit holds at once, by registers and shared memory",
+    "as the driver's compiler reports it",
+)
+define("vgprs", "1", "lower", "vector registers an invocation takes", "as the driver's compiler reports it")
+define(
+    "spilled_registers", "1", "lower", "registers kept in memory for want of room",
+    "spilled vector and scalar registers, as the driver's compiler reports them",
+)  # fmt: skip
+define("code_bytes", "bytes", "lower", "machine code of a kernel", "as the driver's compiler reports it")
+define(
+    "latency_cycles", "cycles", "lower", "the compiler's estimate of a subgroup's way through a kernel, alone",
+    "as the driver's compiler reports it, loops counted as it guesses them",
+)  # fmt: skip
+define(
+    "inverse_throughput_cycles", "cycles", "lower", "the compiler's estimate of the cycles a subgroup keeps its units busy",
+    "as the driver's compiler reports it, loops counted as it guesses them",
+)  # fmt: skip
+
 # Speculation
 define("acceptance", "1", "higher", "share of drafted tokens the model accepted", "accepted drafts / drafted tokens")
 define(

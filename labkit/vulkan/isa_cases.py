@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.errors import LabError
-from labkit.vulkan.compile import load_spirv
+from labkit.errors import LabError, ParameterError
 from labkit.vulkan.isa_machines import MACHINES, device_like
 from labkit.vulkan.recording import RecordingDevice, Wanted
+from labkit.vulkan.reflect import reflect
 
 if TYPE_CHECKING:
     from labkit.models.shapes import ShapeModel
@@ -73,8 +73,32 @@ def cases_on(device: RecordingDevice) -> list[Case]:
     for recorder in RECORDERS.values():
         device.purpose = recorder.__name__.replace("_", " ")
         recorder(device)
-    found = [Case(w, load_spirv(w.op, w.variant), tuple(purposes)) for w, purposes in device.wanted.items()]
+    found = [Case(w, device.binaries[w.name], tuple(purposes)) for w, purposes in device.wanted.items()]
     return sorted(found, key=lambda case: (case.name, case.wanted.constants))
+
+
+def cases_of(kernel: str, device: RecordingDevice) -> list[Case]:
+    """The cases of a shader ("matvec") or of one variant ("matvec.q4") on a device. ParameterError where it has none.
+
+    Where this device never runs it, those of another machine that does.
+    """
+    for found in (cases_on, all_cases):
+        cases = found(device)
+        if chosen := [case for case in cases if kernel in (case.name, case.wanted.op)]:
+            return chosen
+    known = sorted({case.wanted.op for case in cases})
+    raise ParameterError(f"there is no kernel {kernel!r} among those that run: {', '.join(known)}")
+
+
+def with_constants(case: Case, **constants: int | float | bool) -> Case:
+    """The case with constants changed. ParameterError for one that its shader does not have."""
+    known = reflect(case.spirv, case.name).constants
+    if unknown := [name for name in constants if name not in known]:
+        raise ParameterError(
+            f"{case.name} has no specialisation constant {unknown[0]!r}; it has {', '.join(known) or 'none'}"
+        )
+    changed = tuple(sorted({**case.constants, **constants}.items()))
+    return dataclasses.replace(case, wanted=dataclasses.replace(case.wanted, constants=changed))
 
 
 def all_cases(device: RecordingDevice) -> list[Case]:

@@ -158,6 +158,7 @@ class RecordingDevice(Device):
         self._made: weakref.WeakSet[Kernel | Program] = weakref.WeakSet()
         self.staging = None
         self.wanted: dict[Wanted, list[str]] = {}  # with what they were asked for: `purpose` at that time
+        self.binaries: dict[str, bytes] = {}  # SPIR-V by the kernel's name
         self.purpose = ""
         self.refused: list[str] = []  # what could not be recorded, with its purpose
         self.answers: dict[str, Callable[..., None]] = {}
@@ -183,13 +184,14 @@ class RecordingDevice(Device):
         from labkit.vulkan.compile import load_spirv
 
         wanted = Wanted(op, variant, tuple(sorted((constants or {}).items())), subgroup)
+        if wanted not in self._kernels:
+            spirv = self.binaries.setdefault(wanted.name, load_spirv(op, variant))
+            self._kernels[wanted] = RecordingKernel(
+                self, spirv, name=wanted.name, constants=constants, subgroup=subgroup
+            )
         purposes = self.wanted.setdefault(wanted, [])
         if self.purpose not in purposes:
             purposes.append(self.purpose)
-        if wanted not in self._kernels:
-            self._kernels[wanted] = RecordingKernel(
-                self, load_spirv(op, variant), name=wanted.name, constants=constants, subgroup=subgroup
-            )
         kernel: RecordingKernel = self._kernels[wanted]
         return kernel
 
