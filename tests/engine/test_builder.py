@@ -1,0 +1,88 @@
+"""Programs as a GPU gets them, fused, against exact ones: their log-probabilities, their ids, and their dispatches."""
+
+import pytest
+from tiny_models import words
+
+from labkit.engine.engine import Engine
+from labkit.models.shapes import SHAPES, ShapeModel
+from labkit.ops import linear_cuts
+from labkit.ops.linear_cuts import Coopmat
+from labkit.vulkan.device import Device
+
+NEAR = 2e-2  # of a log-probability, fast against exact
+SETTINGS = {"slots": 32, "context": 256, "kv": "f16", "ub": 64}
+ASKED = {"max_tokens": 6, "ignore_eos": True, "logprobs": 5}
+PROMPTS = [words(i, 5 + i, 512) for i in range(20)]
+LONG = words(99, 200, 512)
+LAYERS = SHAPES["tiny"].layers
+
+
+def as_on_a_gpu(patch: pytest.MonkeyPatch, device: Device) -> None:
+    """Have a CPU driver run what a GPU would, but for the pieces of cooperative matrices: to compile a program of many
+    takes it half a minute, and what they compute is what tests/ops/test_linear.py is about."""
+    if not device.is_cpu:
+        return
+
+    def small(layout, rows, n, many, swiglu, size, columns, subgroup):
+        return Coopmat(1, 1, 1, 1, 2, 1, size, subgroup, columns=columns)
+
+    patch.setattr(Device, "is_cpu", property(lambda self: False))
+    patch.setattr(linear_cuts, "_coopmat", small)
+
+
+@pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0"])
+def engines(request, coopmat_device):
+    """The type of the weights, a fast engine as on a GPU, and what an exact one says to `PROMPTS` and `LONG`."""
+    model = ShapeModel("tiny", request.param)
+    with Engine(model, coopmat_device, arithmetic="exact", **SETTINGS) as exact:
+        sure = exact.generate([*PROMPTS, LONG], **ASKED)
+    with pytest.MonkeyPatch.context() as patch:
+        as_on_a_gpu(patch, coopmat_device)
+        with Engine(model, coopmat_device, arithmetic="fast", **SETTINGS) as fast:
+            yield request.param, fast, sure
+            fast.executor.pool.check_guards()
+
+
+def check(got, sure) -> None:
+    """Near each other step by step, with the same ids; where exact itself is undecided between two, they may part."""
+    for step, (mine, true) in enumerate(zip(got.top_logprobs, sure.top_logprobs, strict=True)):
+        mine, true = dict(mine), dict(true)
+        common = mine.keys() & true.keys()
+        assert len(common) >= 3
+        assert max(abs(mine[t] - true[t]) for t in common) < NEAR
+        if got.token_ids[step] != sure.token_ids[step]:
+            assert true[sure.token_ids[step]] - true[got.token_ids[step]] < NEAR
+            return
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 20])
+def test_fast_programs_say_what_exact_ones_do(engines, width):
+    _, fast, sure = engines
+    for got, want in zip(fast.generate(PROMPTS[:width], **ASKED), sure[:width], strict=True):
+        check(got, want)
+
+
+def test_a_prompt_read_beside_streams_that_decode_disturbs_neither(engines):
+    """The long prompt takes what rows are left of a step: three streams decode beside its later pieces."""
+    _, fast, sure = engines
+    before = len(fast.steps)
+    got = fast.generate([*PROMPTS[:3], LONG], **ASKED)
+    for one, want in zip(got, [*sure[:3], sure[20]], strict=True):
+        check(one, want)
+    mixed = [step for step in fast.steps[before:] if not step.decode_only and step.decoding >= 3 and step.rows > 4]
+    assert len(mixed) >= 3
+
+
+def test_a_decode_step_takes_as_many_dispatches_at_any_width_and_fewer_alone(engines):
+    """Alone: embedding; q, k and v with norm, rotation and cache, attention, output, gate and up with norm, down, a
+    layer; logits with norm; scan, choice, advance. In company a norm is a dispatch of its own."""
+    kind, fast, _ = engines
+    took = {width: fast.executor.decode_program(width).dispatches for width in (1, 2, 3, 5, 8, 12, 20)}
+    labels = [dispatch.label for dispatch in took[1]]
+    assert len(labels) == 1 + 5 * LAYERS + 1 + 3, labels
+    assert not any("norm" in label or "rope" in label for label in labels)
+    counts = {width: len(program) for width, program in took.items() if width > 1}
+    if kind == "f16":
+        assert set(counts.values()) == {len(labels) + 2 * LAYERS + 1}, counts
+    else:  # what a product does not leave rounded is rounded before the next
+        assert all(0 <= count - len(labels) - 2 * LAYERS - 1 <= 2 * LAYERS for count in counts.values()), counts
