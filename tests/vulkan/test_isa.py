@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import struct
 import sys
@@ -303,6 +304,7 @@ def test_a_binary_is_compared_with_an_older_one(null_device, tmp_path):
     assert isa_compare.older_cases([case], str(old)) == []
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_what_is_no_older_version_is_one_line():
     with pytest.raises(ParameterError, match=r"is no \.spv file and no revision"):
         isa_compare.older_cases([case_of("add")], "no-such-revision")
