@@ -38,8 +38,9 @@ layout(constant_id = 6) const bool PIPE = false;  // load the next super-blocks 
 layout(constant_id = 7) const bool NORM = false;
 layout(constant_id = 8) const bool GATHER = false;
 layout(constant_id = 9) const uint REPEAT = 1;    // groups of tiles a workgroup takes, one after the other
-layout(constant_id = 10) const uint LOCAL = 128;  // 32 * TEAMS
-layout(local_size_x_id = 10, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 10) const uint OUT = 0;     // 1 + the order of int8 codes that SWIGLU leaves; 0: float32
+layout(constant_id = 11) const uint LOCAL = 128;  // 32 * TEAMS
+layout(local_size_x_id = 11, local_size_y = 1, local_size_z = 1) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Words2 { uvec2 v[]; };
 
@@ -56,7 +57,8 @@ layout(push_constant, std430) uniform Push {
     EPILOGUE_PUSH
     Floats4 gain;
     Words logit_rows;
-    uint x_stride;  // of float32 x, with GATHER
+    Floats2 y_scales;  // with OUT
+    uint x_stride;     // of float32 x, with GATHER
     float eps;
 };
 
@@ -94,7 +96,7 @@ void main() {
     const uint first_col = gl_WorkGroupID.y * COLS;
     const uint row = lane % 16, parity = lane / 16;
     uint base[TILES];
-    BASE(gl_WorkGroupID.x)
+    BASE(GROUP(0))
     // of each super-block in flight, what an invocation has: four blocks of one parity
     uvec4 low[COUNT * 4], next_low[COUNT * 4];
 #if defined(WEIGHT_Q6K)
@@ -146,7 +148,7 @@ void main() {
     if (PIPE || EARLY) LOAD(min(team, supers - 1))  // in flight while x is prepared
     if (HERE) prepare_row();
     for (uint turn = 0; turn < REPEAT; turn++) {
-    const uint group = gl_WorkGroupID.x + turn * gl_NumWorkGroups.x;
+    const uint group = GROUP(turn);
     float sum[TILES][COLS];
     for (uint t = 0; t < TILES; t++)
         for (uint c = 0; c < COLS; c++) sum[t][c] = 0.0;
@@ -219,7 +221,7 @@ void main() {
         }
     }
     if (turn + 1 < REPEAT) {  // the next group's first weights are on their way while this one is finished
-        BASE(group + gl_NumWorkGroups.x)
+        BASE(GROUP(turn + 1))
         LOAD(min(team, supers - 1))
     }
     if (turn > 0) barrier();  // the sums of the last group are read
@@ -239,7 +241,9 @@ void main() {
             if (NORM) total[j] *= factor;
         }
         const uint r = first_col + c, i = (group * TILES + t) * TILE + own;
-        if (r < rows && i < n) FINISH(r, i, total[0], total[1])
+        if (OUT > 0) gated[turn * GATED + first / 2] = swiglu(total[0], total[1]);
+        else if (r < rows && i < n) FINISH(r, i, total[0], total[1])
     }
     }
+    if (OUT > 0) finish_row(gl_WorkGroupID.x * REPEAT * GATED, n / 2);
 }

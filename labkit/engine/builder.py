@@ -15,10 +15,9 @@ from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import swiglu as swiglu_op
 from labkit.ops import top_logprobs as top_op
-from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear import Matrix, Norm, RopeKV
 from labkit.ops.linear_call import FINISHING
-from labkit.ops.linear_cuts import Coopmat, CoopmatInt8, Cut, choose
+from labkit.ops.linear_cuts import Cut, choose
 from labkit.ops.rounding import Rounded
 from labkit.vulkan.memory import Buffer
 from labkit.vulkan.program import Program
@@ -229,11 +228,7 @@ class Builder:
         if len(matrices) == 1:
             tiles = None
             cut = self._cut(matrices[0], rows, swiglu=True)
-            able = isinstance(cut, Coopmat | Gemm) and rounding is not None and rounding.kind == "float16"
-            if isinstance(cut, CoopmatInt8) and rounding is not None and rounding.kind == "int8_tiles":
-                able = cut.sr * cut.fr * cut.m % 64 == 0 and matrices[0].n % 64 == 0
-            if able and e.tiles is not None:
-                assert rounding is not None
+            if e.tiles is not None and rounding is not None and linear_op.leaves(cut, matrices[0], rows, rounding):
                 tiles = rounding_op.place(e.tiles, rounding, rows, e.config.ffn)
             self._products(x.x, matrices, e.gated, rows, "swiglu", tiled=tiles)
             return e.gated, tiles

@@ -19,7 +19,7 @@ from labkit.ops.linear_cuts import (
     parts_bytes,
     rounds_here,
 )
-from labkit.ops.rounding import Rounded, place, rounding_for, scratch_bytes
+from labkit.ops.rounding import Rounded, Rounding, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
 from labkit.vulkan.device import Device
@@ -55,6 +55,17 @@ def absorbs_norm(device: Device, cut: Cut, matrix: Matrix, rows: int) -> bool:
     return matrix.k * 4 + parts_bytes(cut) <= device.info.max_shared_bytes
 
 
+def leaves(cut: Cut, matrix: Matrix, rows: int, rounding: Rounding) -> bool:
+    """Whether `cut` can leave a SwiGLU rounded as its reader wants it: tiles, or one row of int8 codes."""
+    if isinstance(cut, Coopmat | Gemm):
+        return rounding.kind == "float16"
+    if isinstance(cut, CoopmatInt8):
+        return rounding.kind == "int8_tiles" and cut.sr * cut.fr * cut.m % 64 == 0 and matrix.n % 64 == 0
+    if isinstance(cut, MatvecInt8 | MatvecK):
+        return rounding.kind == "int8" and rows == 1 and cut.tiles * cut.repeat % 4 == 0 and matrix.n % 64 == 0
+    return False
+
+
 def tiled_int8(tiled: Rounded) -> Int8Tiles:
     """The int8 tiles that `tiled` is. Raises ParameterError when it is none."""
     if tiled.tiles is None:
@@ -87,8 +98,8 @@ def record(
     Strides and offset are in floats. `exact` keeps float32 activations and the order of sums at every width; else the
     device's fastest cut runs, which may round activations (to float16 or to int8 in blocks of 32) into `scratch`, of
     `rounding.scratch_bytes`; or `rounded` already, as `rounding.rounding_for` the cut asks. `norm`: x is normed first, by
-    cuts that `absorbs_norm`. `rope`: what the "rope_kv" epilogue needs; `tiled`: where "swiglu" puts float16 tiles instead
-    of y: both for cuts of `FINISHING`. Raises ParameterError.
+    cuts that `absorbs_norm`. `rope`: what the "rope_kv" epilogue needs; `tiled`: where "swiglu" goes instead
+    of y, in a cut that `leaves` such. Raises ParameterError.
     """
     device = program.device
     if epilogue not in EPILOGUES or (epilogue == "rope_kv") != (rope is not None):
@@ -106,10 +117,10 @@ def record(
         cut, why = choose(device, matrix.layout, rows, matrix.n, matrix.k, exact=exact, swiglu=swiglu)
     if norm is not None and not absorbs_norm(device, cut, matrix, rows):
         raise ParameterError(f"{type(cut).__name__} over {rows} rows does not norm its activations")
-    if (rope is not None and not isinstance(cut, FINISHING)) or (
-        tiled is not None and not isinstance(cut, Coopmat | Gemm)
-    ):
-        raise ParameterError(f"{type(cut).__name__} has no rope_kv epilogue and no tiles of its own")
+    if rope is not None and not isinstance(cut, FINISHING):
+        raise ParameterError(f"{type(cut).__name__} has no rope_kv epilogue")
+    if tiled is not None and not leaves(cut, matrix, rows, tiled.rounding):
+        raise ParameterError(f"{type(cut).__name__} over {rows} rows does not leave {tiled.rounding}")
     width = matrix.n // 2 if swiglu else matrix.n
     if tiled is not None and isinstance(cut, Coopmat):
         if not swiglu or width % 16:  # of a last tile that is not whole, nobody would write the rest
@@ -130,7 +141,7 @@ def record(
         call.lanes(cut)
     elif isinstance(cut, Matvec):
         call.matvec(cut)
-    elif isinstance(cut, MatvecInt8 | MatvecK) and rounds_here(device, cut, rows, matrix.k):
+    elif isinstance(cut, MatvecInt8 | MatvecK) and rounded is None and rounds_here(device, cut, rows, matrix.k):
         call.matvec_int8(cut, None)
     else:
         wanted = rounding_for(cut, matrix.layout)

@@ -80,7 +80,7 @@ class Call:
         weights: list[Buffer | Range] = [m.codes, *([m.scales] if m.scales else [])]
         width = m.n // 2 if self.epilogue == "swiglu" else m.n
         reads: list[Buffer | Range] = [*weights, *x, *([self.y] if self.epilogue == "add" else [])]
-        writes: list[Buffer | Range] = [self.y]
+        writes: list[Buffer | Range] = [self.y] if self.tiled is None else [*self.tiled.ranges]
         if self.norm is not None:
             reads += [self.norm.gain, *([self.norm.logit_rows] if self.norm.logit_rows else [])]
         if self.rope is not None:
@@ -164,7 +164,10 @@ class Call:
         given = (
             {"x": self.x, "x_scales": self.x} if rounded is None else {"x": rounded.data, "x_scales": rounded.scales}
         )
-        push |= given | {"x_stride": self.x_stride, **self._gathered()}
+        if self.tiled is not None:
+            constants |= {"OUT": 1 + self.tiled.rounding.order}
+        scales = self.tiled.scales if self.tiled is not None else None
+        push |= given | {"x_stride": self.x_stride, "y_scales": scales or self.y, **self._gathered()}
         sources = [self.x] if rounded is None else rounded.ranges
         op = "matvec_k_int8" if k_quant else "matvec_int8"
         self._dispatch(op, constants | finish, self._tile_grid(cut), push, sources)

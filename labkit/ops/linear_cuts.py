@@ -147,7 +147,9 @@ def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tup
     cols, supers = _columns(rows), k // 256
     teams = next((t for t in (16, 8, 4) if supers % t == 0), 16 if supers > 16 else 8 if supers > 4 else 4)
     why = "" if rows <= 8 else "K-quants have no cooperative-matrix kernel: 8 rows at a time"
-    return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1, repeat=3 if many and rows == 1 else 1), why
+    if rows == 1:
+        return MatvecK(1, 1, teams, 1, pipe=not many, repeat=4 if many else 1), why
+    return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1), why
 
 
 def _columns(rows: int) -> int:
@@ -167,20 +169,23 @@ def _lanes(device: Device, rows: int, k: int) -> Lanes:
 def _matvec(rows: int, n: int, many: bool) -> Matvec:
     """Teams are always 16: the order of sums depends on their number."""
     cols = _columns(rows)
-    repeat = _repeat(-(-n // 16)) if rows == 1 else 1
-    return Matvec(cols, 2 if many and 1 < cols <= 4 else 1, 16, 2 if cols == 1 else 1, repeat=repeat)
+    if rows == 1:
+        repeat = _repeat(-(-n // 16)) if n > 16384 else 1
+        return Matvec(1, 1, 16, 4 if repeat > 1 else 2, repeat=repeat)
+    return Matvec(cols, 2 if many and cols <= 4 else 1, 16, 1)
 
 
 def _repeat(tiles: int) -> int:
     """Turns that leave about two workgroups of 512 a multiprocessor of a large device (264 of an H200)."""
-    return max(1, min(8, tiles // 250))
+    return max(1, min(8, tiles // 220))
 
 
 def _matvec_int8(layout: str, n: int, k: int) -> MatvecInt8:
     """One row, measured on an H200: K of a layer's width needs no more loads in flight, a longer one does."""
-    if k > 8192:
-        return MatvecInt8(1, 1, 16, 4 if layout == "q8" else 2, True)
-    return MatvecInt8(1, 1, 16, 1, repeat=_repeat(-(-n // 16)))
+    repeat = _repeat(-(-n // 16))
+    if layout == "q8":
+        return MatvecInt8(1, 1, 16, 4, pipe=k > 8192 or repeat > 1, repeat=repeat)
+    return MatvecInt8(1, 1, 16, 2 if k > 8192 or repeat > 1 else 1, pipe=True, repeat=repeat)
 
 
 def _coopmat(

@@ -9,6 +9,23 @@ shared float squares_of[HERE ? LOCAL : 1];  // a subgroup
 
 int byte4(ivec4 q) { return (q.x & 255) | ((q.y & 255) << 8) | ((q.z & 255) << 16) | (q.w << 24); }
 
+// The codes of four neighbouring elements in `order`, the scale of their block of 32 and the sum of its codes. The 8
+// invocations of a block are neighbours, and all of them are here.
+int round_quad(vec4 a, uint order, out float d, out int sum) {
+    float top = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
+    [[unroll]] for (uint step = 1; step < 8; step *= 2) top = max(top, subgroupShuffleXor(top, step));
+    d = top / 127.0;
+    const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
+    sum = q.x + q.y + q.z + q.w;
+    [[unroll]] for (uint step = 1; step < 8; step *= 2) sum += subgroupShuffleXor(sum, step);
+    const int word = byte4(q);
+    if (order == 0) return word;
+    const bool lower = (gl_LocalInvocationIndex & 1) == 0;  // of each 8 elements the even ones, then the odd
+    const int other = subgroupShuffleXor(word, 1u), low = lower ? word : other, high = lower ? other : word;
+    return lower ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
+                 : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
+}
+
 void prepare_row() {
     uint from = 0;
     bool real = true;
@@ -25,19 +42,9 @@ void prepare_row() {
             squares += dot(a, a);
             if (i < k / 4) a *= gain.v[i];
         }
-        float top = max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w)));
-        [[unroll]] for (uint step = 1; step < 8; step *= 2) top = max(top, subgroupShuffleXor(top, step));
-        const float d = top / 127.0;
-        const ivec4 q = ivec4(roundEven(top > 0.0 ? a / d : vec4(0.0)));
-        int sum = q.x + q.y + q.z + q.w, word = byte4(q);
-        [[unroll]] for (uint step = 1; step < 8; step *= 2) sum += subgroupShuffleXor(sum, step);
-        if (ROW_ORDER == 1) {  // of each 8 elements the even ones, then the odd
-            const bool first_of_two = (own & 1) == 0;
-            const int other = subgroupShuffleXor(word, 1u), low = first_of_two ? word : other, high = first_of_two ? other : word;
-            word = first_of_two
-                ? (low & 255) | ((low >> 8) & 0xFF00) | ((high & 255) << 16) | (((high >> 16) & 255) << 24)
-                : ((low >> 8) & 255) | ((low >> 16) & 0xFF00) | (((high >> 8) & 255) << 16) | (((high >> 24) & 255) << 24);
-        }
+        float d;
+        int sum;
+        const int word = round_quad(a, ROW_ORDER, d, sum);
         if (i < SOURCE_WIDTH / 4) {
             codes[i / 4][i % 4] = uint(word);
             if (own == 0) code_scales[i / 8] = vec2(d, d * float(sum));
@@ -48,6 +55,28 @@ void prepare_row() {
         if (subgroupElect()) squares_of[gl_SubgroupID] = mine;
     }
     barrier();
+}
+
+// With OUT, SWIGLU leaves its row rounded for the mat-vec behind it: a workgroup's groups follow each other, their results
+// gather in `gated`, and finish_row writes codes in order OUT - 1 to y and scales to y_scales, from element `first` of `width`.
+#define GROUP(turn) (OUT > 0 ? gl_WorkGroupID.x * REPEAT + (turn) : gl_WorkGroupID.x + (turn) * gl_NumWorkGroups.x)
+const uint GATED = TILES * TILE / 2;
+shared float gated[OUT > 0 ? GATED * REPEAT : 1];
+
+void finish_row(uint first, uint width) {
+    barrier();
+    for (uint from = 0; from < GATED * REPEAT / 4; from += LOCAL) {
+        const uint i = from + gl_LocalInvocationIndex;
+        vec4 a = vec4(0.0);
+        if (i < GATED * REPEAT / 4) a = vec4(gated[i * 4], gated[i * 4 + 1], gated[i * 4 + 2], gated[i * 4 + 3]);
+        float d;
+        int sum;
+        const int word = round_quad(a, OUT - 1, d, sum);
+        if (i < GATED * REPEAT / 4 && first + i * 4 < width) {
+            Words(y).v[first / 4 + i] = uint(word);
+            if (i % 8 == 0) y_scales.v[(first + i * 4) / 32] = vec2(d, d * float(sum));
+        }
+    }
 }
 
 // 1 / sqrt(mean(x^2) + eps), behind a barrier.
