@@ -148,6 +148,14 @@ define(
     "kernel_us", "us", "lower", "GPU time of one dispatch of a kernel",
     "1e6 * (timestamp after - timestamp before), median of repeats", timed=True,
 )  # fmt: skip
+define(
+    "row_us", "us", "lower", "GPU time of the matrix products asked for, each once, over one activation row",
+    "1e6 * seconds of the products / activation rows", timed=True,
+)  # fmt: skip
+define(
+    "marginal_prefill_ms", "ms", "lower", "time that one more prompt token costs, between two lengths of a prompt",
+    "1000 * (ttft_s at the longer - ttft_s at the shorter) / (tokens longer)", timed=True,
+)  # fmt: skip
 define("tokens_per_step", "tok", "higher", "token ids emitted by a stream a step", "emitted tokens / (streams * steps)")
 define("dispatches", "1", "lower", "dispatches recorded for one step", "length of the program's dispatch list")
 define("submits", "1", "lower", "queue submissions made for the measured work", "count of vkQueueSubmit")

@@ -11,7 +11,7 @@ from labkit.models.random_gguf import noise
 from labkit.models.shapes import AnyModel
 from labkit.models.tensor_types import TensorType
 from labkit.ops import linear
-from labkit.ops.linear_cuts import choose
+from labkit.ops.linear_cuts import Cut, choose
 from labkit.ops.rounding import place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import pack
@@ -105,16 +105,26 @@ def make_matrices(work: Work, pool: Pool, shape: Shape) -> tuple[list[linear.Mat
     return [linear.upload(pool, full, shape.name) for _ in range(count)], shape.kind.dequantise(raw)
 
 
-def make_case(work: Work, pool: Pool, shape: Shape, matrices: list[linear.Matrix], base: np.ndarray, rows: int) -> Case:
-    """The case of one matrix over `rows` activation rows, rounded beforehand where the cut wants that."""
+def make_case(
+    work: Work,
+    pool: Pool,
+    shape: Shape,
+    matrices: list[linear.Matrix],
+    base: np.ndarray,
+    rows: int,
+    cut: Cut | None = None,
+) -> Case:
+    """The case of one matrix over `rows` activation rows, rounded beforehand where the cut wants that.
+
+    `cut`: the device's own choice when left out."""
     device, exact, swiglu = work.device, work.exact, shape.epilogue == "swiglu"
     first = matrices[0]
     width = -(-shape.n // 4) * 4 // (2 if swiglu else 1)
     x = np.random.default_rng(rows).standard_normal((rows, shape.k), np.float32)
     source, target = pool.buffer(x), pool.buffer(rows * width * 4).fill(0)
     scratch = pool.buffer(scratch_bytes(rows, shape.k))
-    cut, _ = choose(device, first.layout, rows, shape.n, shape.k, exact=exact, swiglu=swiglu)
-    wanted = rounding_for(cut, first.layout)
+    chosen, _ = choose(device, first.layout, rows, shape.n, shape.k, exact=exact, swiglu=swiglu)
+    wanted = rounding_for(cut or chosen, first.layout)
     rounded = None
     if wanted is not None:
         rounded = place(scratch, wanted, rows, shape.k)
@@ -126,7 +136,7 @@ def make_case(work: Work, pool: Pool, shape: Shape, matrices: list[linear.Matrix
     def record(program: Program, i: int) -> None:
         linear.record(
             program, matrices[i], source, target, rows=rows, x_stride=shape.k, y_stride=width, epilogue=shape.epilogue,
-            exact=exact, scratch=scratch, rounded=rounded,
+            exact=exact, scratch=scratch, rounded=rounded, cut=cut,
         )  # fmt: skip
 
     def check() -> tuple[float, float]:
