@@ -1,5 +1,7 @@
 """Programs as a GPU gets them, fused, against exact ones: their log-probabilities, their ids, and their dispatches."""
 
+from dataclasses import replace
+
 import pytest
 from tiny_models import words
 
@@ -7,6 +9,7 @@ from labkit.engine.engine import Engine
 from labkit.models.shapes import SHAPES, ShapeModel
 from labkit.ops import linear_cuts
 from labkit.ops.linear_cuts import Coopmat
+from labkit.ops.linear_int8 import choose as choose_int8
 from labkit.vulkan.device import Device
 
 NEAR = 2e-2  # of a log-probability, fast against exact
@@ -15,25 +18,41 @@ ASKED = {"max_tokens": 6, "ignore_eos": True, "logprobs": 5}
 PROMPTS = [words(i, 5 + i, 512) for i in range(20)]
 LONG = words(99, 200, 512)
 LAYERS = SHAPES["tiny"].layers
+WIDE = replace(SHAPES["tiny"], hidden=256, heads=8)  # rows long enough for int8 matrices of 8x8x8
 
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch, device: Device) -> None:
     """Have a CPU driver run what a GPU would, but for the pieces of cooperative matrices: to compile a program of many
-    takes it half a minute, and what they compute is what tests/ops/test_linear.py is about."""
+    takes it half a minute, and what they compute is what tests/ops/test_linear.py and test_linear_int8.py are about."""
+    patch.setattr(linear_cuts, "tuned", lambda device: {})
     if not device.is_cpu:
         return
 
-    def small(layout, rows, n, many, swiglu, size, columns, subgroup):
+    def coopmat(layout, rows, n, many, swiglu, size, columns, subgroup):
         return Coopmat(1, 1, 1, 1, 2, 1, size, subgroup, columns=columns)
 
+    def int8(device, layout, rows, n, k):
+        cut = choose_int8(device, layout, rows, n, k)
+        return replace(cut, fr=1, fc=1, sr=64 // cut.m, sk=1, ahead=2)
+
     patch.setattr(Device, "is_cpu", property(lambda self: False))
-    patch.setattr(linear_cuts, "_coopmat", small)
+    patch.setattr(linear_cuts, "_coopmat", coopmat)
+    patch.setattr(linear_cuts, "choose_int8", int8)
+
+
+def wide(quant: str) -> ShapeModel:
+    """A shape of ours under a name of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHAPES, "wide", WIDE)
+        return ShapeModel("wide", quant)
 
 
 @pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0"])
 def engines(request, coopmat_device):
     """The type of the weights, a fast engine as on a GPU, and what an exact one says to `PROMPTS` and `LONG`."""
     model = ShapeModel("tiny", request.param)
+    if request.param != "f16":
+        model = wide(request.param)
     with Engine(model, coopmat_device, arithmetic="exact", **SETTINGS) as exact:
         sure = exact.generate([*PROMPTS, LONG], **ASKED)
     with pytest.MonkeyPatch.context() as patch:
