@@ -2,17 +2,21 @@
 //
 // Epilogues: include/epilogue.glsl.
 //
-// W: [n][k] in resident tiles (include/weights.glsl). x: float16 in tiles [rows / 16][k / 16][16][16] (tile_f16.comp, with
-// the order of elements that the weights unpack to). y: float32 [rows][y_stride].
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float16 in tiles [rows / 16][k / 16][16][16]
+// (tile_f16.comp, with the order of elements that the weights unpack to). y: float32 [rows][y_stride].
 // A subgroup owns FR * CM rows of W and FC * CN rows of x. A workgroup is SR * SC of these side by side, each SK times
 // over: SK subgroups take turns along K and their sums are added in fixed order. float16 weights are loaded straight from
-// their tiles; quantised ones are unpacked to float16 in a subgroup's own shared memory.
+// their tiles; others become float16 in a subgroup's own shared memory (bf16 clamped to +-65504).
 // Grid: x = rows of W in groups of SR * FR * CM, y = rows of x in groups of SC * FC * CN.
 //
 // variant f16: -DWEIGHT_F16
+// variant bf16: -DWEIGHT_BF16
 // variant q8: -DWEIGHT_Q8
 // variant q4: -DWEIGHT_Q4
 // variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
+// variant q4k: -DWEIGHT_K -DWEIGHT_Q4K
+// variant q5k: -DWEIGHT_K -DWEIGHT_Q5K
+// variant q6k: -DWEIGHT_K -DWEIGHT_Q6K
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -23,7 +27,11 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
 #include "epilogue.glsl"
+#if defined(WEIGHT_K) || defined(WEIGHT_BF16)
+#include "unpack_f16.glsl"
+#else
 #include "weights.glsl"
+#endif
 
 layout(constant_id = 0) const uint CM = 16;
 layout(constant_id = 1) const uint CN = 16;
@@ -59,19 +67,25 @@ const uint SUBGROUPS = SR * SC * SK;
 const uint ROWS = FR * CM;                 // of W, a subgroup
 const uint TILES = (ROWS + TILE - 1) / TILE;
 shared float stage[DIRECT ? 1 : SUBGROUPS * FC * CM * CN];
-#if defined(WEIGHT_Q4) || defined(WEIGHT_Q8)
-// A unit is 512 bytes of codes: one 8-bit tile, or two neighbouring 4-bit tiles; 16 bytes a lane of 32.
-#if defined(WEIGHT_Q4)
+#if !defined(WEIGHT_F16)
+// A unit is 512 bytes of codes: one tile of 16 or 8 bits, or two neighbouring ones of 4 (of K-quants, the lower 4 bits of
+// two runs); 16 bytes a lane of 32.
+#if defined(WEIGHT_Q4) || defined(WEIGHT_K)
 const uint SPAN = 2;  // blocks a unit spans
 #else
 const uint SPAN = 1;
 #endif
+#if defined(WEIGHT_K)
+const uint COLUMNS = 32;  // of a block: a run of unpack_f16.glsl
+#else
+const uint COLUMNS = BLOCK;
+#endif
 const uint HELD = 32 / SUBGROUP;             // pieces of a unit an invocation holds
-const uint PAD = SPAN * BLOCK / 8 + 1;       // uvec4s a row of an unpacked unit takes
+const uint PAD = SPAN * COLUMNS / 8 + 1;     // uvec4s a row of an unpacked unit takes
 shared uvec4 unpacked[SUBGROUPS * TILES * UNROLL * TILE * PAD];
 
 // The row, the block ahead and the piece of a block that lane `l` of 32 has of a unit.
-#if defined(WEIGHT_Q4)
+#if defined(WEIGHT_Q4) || defined(WEIGHT_K)
 #define ROW(l) ((l) % 16)
 #define AHEAD(l) ((l) / 16)
 #define PIECE(l) 0
@@ -87,23 +101,53 @@ const uint COUNT = TILES * UNROLL * HELD;
 #define U(i) ((i) / HELD % UNROLL)
 #define T(i) ((i) / (HELD * UNROLL))
 #define LOAD(turn)                                                                               \
-    [[unroll]] for (uint i = 0; i < COUNT; i++) {                                                \
-        const uint block = ((turn) + sk + U(i) * SK) * SPAN + AHEAD(L(i));                       \
-        const uint tile = min(first_tile + T(i), last_tile) * blocks + min(block, blocks - 1);   \
-        q[i] = w.v[(tile * TILE + ROW(L(i))) * (3 - SPAN) + PIECE(L(i))];                        \
-        scale[i] = load_scale(scales, tile, ROW(L(i)));                                          \
-        if (block >= blocks) scale[i] = Scale(0.0, 0.0);                                         \
-    }
+    [[unroll]] for (uint i = 0; i < COUNT; i++)                                                  \
+        q[i] = load_piece(min(first_tile + T(i), last_tile), ((turn) + sk + U(i) * SK) * SPAN + AHEAD(L(i)), blocks, L(i));
 
-void store_unpacked(uint to, uvec4 q, Scale s, uint l) {
-    const f16vec2 d = f16vec2(float16_t(s.d));
+#if defined(WEIGHT_K)
+#define Held Run
+Held load_piece(uint tile, uint block, uint blocks, uint l) {
+    Held p = fetch32(w, scales, tile, ROW(l), min(block, blocks - 1), k);
+    if (block >= blocks) p = zeros32();
+    return p;
+}
+
+void store_unpacked(uint to, Held p, uint l) {
+    const RunScale s = scale32(p, ROW(l));
+    [[unroll]] for (uint j = 0; j < 4; j++) unpacked[to + AHEAD(l) * 4 + j] = unpack8(p, s, j);
+}
+#elif defined(WEIGHT_BF16)
+#define Held uvec4
+Held load_piece(uint tile, uint block, uint blocks, uint l) {
+    const Held p = w.v[((tile * blocks + min(block, blocks - 1)) * TILE + ROW(l)) * 2 + PIECE(l)];
+    return block >= blocks ? uvec4(0) : p;
+}
+
+void store_unpacked(uint to, Held p, uint l) { unpacked[to + PIECE(l)] = bf16_halves(p); }
+#else
+struct Held {
+    uvec4 q;
+    Scale s;
+};
+
+Held load_piece(uint tile, uint block, uint blocks, uint l) {
+    const uint at = tile * blocks + min(block, blocks - 1);
+    Held p;
+    p.q = w.v[(at * TILE + ROW(l)) * (3 - SPAN) + PIECE(l)];
+    p.s = load_scale(scales, at, ROW(l));
+    if (block >= blocks) p.s = Scale(0.0, 0.0);
+    return p;
+}
+
+void store_unpacked(uint to, Held p, uint l) {
+    const f16vec2 d = f16vec2(float16_t(p.s.d));
 #if defined(WEIGHT_Q4)
     [[unroll]] for (uint j = 0; j < 4; j++) {
         uvec4 made;
         [[unroll]] for (uint e = 0; e < 4; e++) {
-            const f16vec2 code = unpackFloat2x16(((q[j] >> (4 * e)) & 0x000F000Fu) | 0x64006400u);  // 1024 + code
+            const f16vec2 code = unpackFloat2x16(((p.q[j] >> (4 * e)) & 0x000F000Fu) | 0x64006400u);  // 1024 + code
 #if defined(WEIGHT_MIN)
-            made[e] = packFloat2x16((code - f16vec2(1024.0hf)) * d + f16vec2(float16_t(s.m)));
+            made[e] = packFloat2x16((code - f16vec2(1024.0hf)) * d + f16vec2(float16_t(p.s.m)));
 #else
             made[e] = packFloat2x16((code - f16vec2(1032.0hf)) * d);
 #endif
@@ -114,7 +158,7 @@ void store_unpacked(uint to, uvec4 q, Scale s, uint l) {
     [[unroll]] for (uint j = 0; j < 2; j++) {
         uvec4 made;
         [[unroll]] for (uint e = 0; e < 4; e++) {
-            const uint word = q[2 * j + e / 2] ^ 0x80808080u;
+            const uint word = p.q[2 * j + e / 2] ^ 0x80808080u;
             const f16vec2 code = unpackFloat2x16(((word >> (8 * (e % 2))) & 0x00FF00FFu) | 0x64006400u);  // 1152 + code
             made[e] = packFloat2x16((code - f16vec2(1152.0hf)) * d);
         }
@@ -122,6 +166,7 @@ void store_unpacked(uint to, uvec4 q, Scale s, uint l) {
     }
 #endif
 }
+#endif
 #endif
 
 // Fragment i of the weights, and j of the activations, at element kk of block b.
@@ -139,26 +184,30 @@ void store_unpacked(uint to, uvec4 q, Scale s, uint l) {
 
 void main() {
     const uint sg = gl_SubgroupID, sk = sg % SK, sr = sg / SK % SR, sc = sg / (SK * SR);
-    const uint blocks = (k + BLOCK - 1) / BLOCK, last_tile = (n + TILE - 1) / TILE - 1;
+#if defined(WEIGHT_K)
+    const uint blocks = k / COLUMNS;
+#else
+    const uint blocks = (k + BLOCK - 1) / BLOCK;
+#endif
+    const uint last_tile = (n + TILE - 1) / TILE - 1;
     const uint row0 = (gl_WorkGroupID.x * SR + sr) * ROWS, col0 = (gl_WorkGroupID.y * SC + sc) * FC * CN;
     const uint ktiles = (k + 15) / 16;
     const uint last_col = (rows + 15) / 16 * 16 - CN;  // x has whole tiles
     coopmat<float, gl_ScopeSubgroup, CM, CN, gl_MatrixUseAccumulator> acc[FR * FC];
     [[unroll]] for (uint f = 0; f < FR * FC; f++) acc[f] = coopmat<float, gl_ScopeSubgroup, CM, CN, gl_MatrixUseAccumulator>(0.0);
-#if defined(WEIGHT_Q4) || defined(WEIGHT_Q8)
+#if !defined(WEIGHT_F16)
     const uint units = (blocks + SPAN - 1) / SPAN, first_tile = row0 / TILE;
-    uvec4 q[COUNT];
-    Scale scale[COUNT];
+    Held q[COUNT];
     LOAD(0)
     for (uint turn = 0; turn < units; turn += SK * UNROLL) {  // as many turns for every subgroup: some drivers wait for all
         [[unroll]] for (uint i = 0; i < COUNT; i++)
-            store_unpacked((((sg * TILES + T(i)) * UNROLL + U(i)) * TILE + ROW(L(i))) * PAD, q[i], scale[i], L(i));
+            store_unpacked((((sg * TILES + T(i)) * UNROLL + U(i)) * TILE + ROW(L(i))) * PAD, q[i], L(i));
         LOAD(turn + SK * UNROLL)  // in flight while the matrices multiply
         subgroupMemoryBarrierShared();
         subgroupBarrier();
         [[unroll]] for (uint u = 0; u < UNROLL; u++)
-            [[unroll]] for (uint kk = 0; kk < SPAN * BLOCK; kk += CK) {
-                const uint at = min((turn + sk + u * SK) * SPAN * BLOCK + kk, ktiles * 16 - CK);
+            [[unroll]] for (uint kk = 0; kk < SPAN * COLUMNS; kk += CK) {
+                const uint at = min((turn + sk + u * SK) * SPAN * COLUMNS + kk, ktiles * 16 - CK);
                 coopmat<float16_t, gl_ScopeSubgroup, CM, CK, gl_MatrixUseA> a[FR];
                 [[unroll]] for (uint i = 0; i < FR; i++) {
                     const uint row = row0 % TILE + i * CM;

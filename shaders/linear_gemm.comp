@@ -2,18 +2,22 @@
 //
 //   EPILOGUE 0 STORE, 1 ADD (residual, in place), 2 SWIGLU (rows of W interleave gate and up), as in linear.comp
 //
-// W: [n][k] in resident tiles (include/weights.glsl). x: float16 in tiles [rows / 16][k / 16][16][16] (tile_f16.comp, with
-// the order of elements that the weights unpack to). y: OUT 0 float32 [rows][y_stride]; OUT 1 + ORDER float16 in tiles
-// [rows / 16][width / 16][16][16] with the order of elements of tile_f16.comp, zeros behind rows and width.
+// W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float16 in tiles [rows / 16][k / 16][16][16]
+// (tile_f16.comp, with the order of elements that the weights unpack to). y: OUT 0 float32 [rows][y_stride]; OUT 1 + ORDER
+// float16 in tiles [rows / 16][width / 16][16][16] with the order of elements of tile_f16.comp, zeros behind rows and width.
 // A workgroup owns BM = SR * FR * CM rows of W and BN = SC * FC * CN rows of x, a subgroup FR * CM by FC * CN of them. BK
-// columns of both lie in shared memory at a time, quantised weights unpacked to float16; the next are on their way in
+// columns of both lie in shared memory at a time, all as float16 (bf16 clamped to +-65504); the next are on their way in
 // registers meanwhile. BUFFERS 2: what comes next is put beside what is multiplied, and one barrier parts them.
 // Grid: x = tiles of y, in panels of GROUP tiles of W by all tiles of x, W fastest: neighbours share what they read.
 //
 // variant f16: -DWEIGHT_F16
+// variant bf16: -DWEIGHT_BF16
 // variant q8: -DWEIGHT_Q8
 // variant q4: -DWEIGHT_Q4
 // variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
+// variant q4k: -DWEIGHT_K -DWEIGHT_Q4K
+// variant q5k: -DWEIGHT_K -DWEIGHT_Q5K
+// variant q6k: -DWEIGHT_K -DWEIGHT_Q6K
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -23,7 +27,11 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "buffers.glsl"
+#if defined(WEIGHT_K) || defined(WEIGHT_BF16)
+#include "unpack_f16.glsl"
+#else
 #include "weights.glsl"
+#endif
 
 layout(constant_id = 0) const uint CM = 16;
 layout(constant_id = 1) const uint CN = 16;
@@ -81,8 +89,13 @@ const uint X_PIECES = BN * BK / 8, X_HELD = (X_PIECES + LOCAL - 1) / LOCAL;
 #define ROW32(h) (SPREAD ? P(h) % 16 : P(h) % 32 / 2)
 #define PART32(h) (SPREAD ? P(h) / 16 % 2 : P(h) % 2)
 #define X_HAS(h) (X_PIECES % LOCAL == 0 || P(h) < X_PIECES)
-const uint KB = BK / BLOCK > 0 ? BK / BLOCK : 1;  // blocks of weights
-#if defined(WEIGHT_Q4)
+#if defined(WEIGHT_K)
+const uint COLUMNS = 32;  // of a block of weights: a run of unpack_f16.glsl
+#else
+const uint COLUMNS = BLOCK;
+#endif
+const uint KB = BK / COLUMNS > 0 ? BK / COLUMNS : 1;  // blocks of weights
+#if defined(WEIGHT_Q4) || defined(WEIGHT_K)
 const uint UNITS = 16;  // pieces of a block of 16 rows
 #define W_ROW(h) (P(h) % 16)
 #define W_PART(h) 0
@@ -113,10 +126,19 @@ const bool MIN = true;
 #else
 const bool MIN = false;
 #endif
+#elif defined(WEIGHT_K)
+#define FETCH_W(h, turn) q[h] = fetch32(w, scales, w_at[h], W_ROW(h), (turn) * KB + W_BLOCK(h), k);
+#define CLEAR_W(h) q[h] = zeros32()
+#define PUT_W(h, to) put_unpacked((to) + W_TILE(h) * 16 + W_ROW(h), W_BLOCK(h) * 4, q[h], W_ROW(h));
 #else
 #define FETCH_W(h, turn) q[h] = w.v[w_at[h] + (turn) * KB * UNITS];
 #define CLEAR_W(h) q[h] = uvec4(0)
-#define PUT_W(h, to) staged[PLACE((to) + W_TILE(h) * 16 + W_ROW(h), W_BLOCK(h) * 2 + W_PART(h))] = q[h];
+#if defined(WEIGHT_BF16)
+#define HALVES(q) bf16_halves(q)
+#else
+#define HALVES(q) q
+#endif
+#define PUT_W(h, to) staged[PLACE((to) + W_TILE(h) * 16 + W_ROW(h), W_BLOCK(h) * 2 + W_PART(h))] = HALVES(q[h]);
 #endif
 
 #define NEXT_W(h, turn)                                                            \
@@ -157,7 +179,13 @@ const bool MIN = false;
             }                                                                      \
     }
 
-#if defined(WEIGHT_Q4) || defined(WEIGHT_Q8)
+#if defined(WEIGHT_K)
+// A run of a row, unpacked to float16 from `unit` of it on.
+void put_unpacked(uint to, uint unit, Run r, uint row) {
+    const RunScale s = scale32(r, row);
+    [[unroll]] for (uint i = 0; i < 4; i++) staged[PLACE(to, unit + i)] = unpack8(r, s, i);
+}
+#elif defined(WEIGHT_Q4) || defined(WEIGHT_Q8)
 // A piece of codes of a row, unpacked to float16 from `unit` of it on; the order of elements is the one cheapest to make.
 void put_unpacked(uint row, uint unit, uvec4 q, uint s) {
     const f16vec2 scale = unpackFloat2x16(s), d = f16vec2(scale.x);
@@ -247,13 +275,19 @@ void main() {
     const uint panel = gl_WorkGroupID.x / (GROUP * down), inside = gl_WorkGroupID.x % (GROUP * down);
     const uint height = min(across - panel * GROUP, GROUP);
     const uint row0 = (panel * GROUP + inside % height) * BM, col0 = inside / height * BN;
-    const uint blocks = (k + BLOCK - 1) / BLOCK, ktiles = (k + 15) / 16, turns = (k + BK - 1) / BK;
+    const uint blocks = (k + COLUMNS - 1) / COLUMNS, ktiles = (k + 15) / 16, turns = (k + BK - 1) / BK;
     const uint last_row = (n + 15) / 16 - 1, last_col = (rows + 15) / 16 - 1;  // tiles; what lies behind is read as these
 
-    uvec4 q[W_HELD], p[X_HELD];
+    uvec4 p[X_HELD];
     uint w_at[W_HELD], x_at[X_HELD];
+#if defined(WEIGHT_K)
+    Run q[W_HELD];
+    [[unroll]] for (uint h = 0; h < W_HELD; h++) w_at[h] = min(row0 / 16 + W_TILE(h), last_row);
+#else
+    uvec4 q[W_HELD];
     [[unroll]] for (uint h = 0; h < W_HELD; h++)
         w_at[h] = (min(row0 / 16 + W_TILE(h), last_row) * blocks + W_BLOCK(h)) * UNITS + W_ROW(h) * (UNITS / 16) + W_PART(h);
+#endif
     [[unroll]] for (uint h = 0; h < X_HELD; h++)
         x_at[h] = (min(col0 / 16 + X_TILE(h), last_col) * ktiles + X_BLOCK(h)) * 32 + ROW32(h) * 2 + PART32(h);
 #if defined(WEIGHT_Q4) || defined(WEIGHT_Q8)

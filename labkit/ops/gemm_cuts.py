@@ -6,7 +6,7 @@ from labkit.errors import ParameterError
 from labkit.ops.layouts import TILE
 from labkit.vulkan.device import Device
 
-GEMM_LAYOUTS = ("f16", "q8", "q4", "q4m")  # what shaders/linear_gemm.comp has variants for
+GEMM_LAYOUTS = ("f16", "bf16", "q8", "q4", "q4m", "q4k", "q5k", "q6k")  # what shaders/linear_gemm.comp has variants for
 _MOST_COLUMNS = 8  # fragments of x a subgroup may own: the rounds its epilogue is written out for
 
 
@@ -70,7 +70,7 @@ def check_gemm(cut: Gemm, device: Device, layout: str) -> None:
         raise ParameterError(f"{cut}: pieces are at least 1, fc at most {_MOST_COLUMNS}")
     if cut.bm % TILE or cut.bn % TILE or cut.fr * cut.size % TILE:
         raise ParameterError(f"{cut}: a subgroup's rows of W and a workgroup's of x are multiples of {TILE}")
-    block = TILE if layout == "f16" else 32
+    block = TILE if layout in ("f16", "bf16") else 32
     if cut.bk < block or cut.bk % block or cut.buffers not in (1, 2) or cut.put not in (0, 1, 2):
         raise ParameterError(f"{cut}: bk is a multiple of {block}, buffers are 1 or 2, put is 0 to 2")
     if cut.shared_bytes > device.info.max_shared_bytes:
@@ -91,7 +91,7 @@ def gemm_cut(device: Device, layout: str, rows: int, n: int, k: int, swiglu: boo
     size = device.coopmat_size
     if not size or layout not in GEMM_LAYOUTS:
         return None
-    codes = layout != "f16"
+    codes = layout not in ("f16", "bf16")
     if size < 16:  # a driver on the CPU
         tried = [Gemm(2, 2, 2, 2, 32, 1)]
     elif codes:

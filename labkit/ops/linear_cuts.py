@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from labkit.ops.gemm_cuts import Gemm, gemm_cut
+from labkit.ops.gemm_cuts import GEMM_LAYOUTS, Gemm, gemm_cut
 from labkit.ops.linear_int8 import CoopmatInt8
 from labkit.ops.linear_int8 import choose as choose_int8
 from labkit.ops.linear_int8 import fits as fits_int8
@@ -114,7 +114,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     many = -(-n // 16) >= MANY_TILES
     if not exact and (kept := tuned(device).get(key_of(layout, rows, n, k))) is not None:
         return kept, "tuned on this device"
-    if layout in K_CODES:
+    if layout in K_CODES and (exact or rows == 1 or not device.coopmat_size):
         return _choose_k(device, rows, k, many, exact)
     if exact:
         return _matvec(rows, n, many), "exact: float32 activations"
@@ -128,7 +128,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
         return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
     if rows == 1:
         return _matvec(rows, n, many), "one row: as fast as a matrix unit, and exact"
-    if layout not in ("f16", *CODES):
+    if layout not in GEMM_LAYOUTS:
         return _matvec(rows, n, many), f"{layout} weights have no cooperative-matrix kernel"
     if not size:
         return _matvec(rows, n, many), "the device has no cooperative matrices (or LABKIT_DISABLE turns them off)"
@@ -146,7 +146,7 @@ def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tup
         return _lanes(device, rows, k), "the device has no integer dot products (or LABKIT_DISABLE turns them off)"
     cols, supers = _columns(rows), k // 256
     teams = next((t for t in (16, 8, 4) if supers % t == 0), 16 if supers > 16 else 8 if supers > 4 else 4)
-    why = "" if rows <= 8 else "K-quants have no cooperative-matrix kernel: 8 rows at a time"
+    why = "" if rows <= 8 else "the device has no cooperative matrices (or LABKIT_DISABLE turns them off): 8 rows at a time"
     if rows == 1:
         return MatvecK(1, 1, teams, 1, pipe=not many, repeat=4 if many else 1), why
     return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1), why
@@ -196,7 +196,13 @@ def _coopmat(
     def cut(fr: int, fc: int, sr: int, sc: int, sk: int, unroll: int) -> Coopmat:
         return Coopmat(fr, fc, sr, sc, sk, unroll, size, subgroup, columns=columns)
 
-    if layout in CODES:
+    if layout == "bf16" and rows <= 64:  # as f16's, within the shared memory that its float16 takes
+        if rows <= 16:
+            return cut(2, 1, 1, 1, 8, 2) if many else cut(1, 1, 1, 1, 16, 2)
+        if rows <= 32:
+            return cut(4, 2, 1, 1, 4, 2) if many else cut(2, 2, 1, 1, 8, 2)
+        return cut(2, 4, 1, 1, 8, 1)
+    if layout != "f16":
         if rows <= 16:
             return cut(4 if layout == "q8" and many else 2, 1, 1, 1, 4 if many and layout == "q8" else 8, 1)
         if rows <= 32:

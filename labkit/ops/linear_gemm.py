@@ -6,7 +6,7 @@ import numpy as np
 
 from labkit.errors import ParameterError
 from labkit.ops.gemm_cuts import Gemm, check_gemm, gemm_cut
-from labkit.ops.rounding import Rounded, Rounding, place, scratch_bytes
+from labkit.ops.rounding import FLOAT16_ORDERS, Rounded, Rounding, place, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import pack
 from labkit.vulkan.device import Device
@@ -21,7 +21,7 @@ EPILOGUES = {"store": 0, "add": 1, "swiglu": 2}
 
 def gemm_rounding(layout: str) -> Rounding:
     """The rounding of activations that meets weights of `layout`: float16, in the order their codes unpack to."""
-    return Rounding("float16", {"f16": 0, "q8": 1}.get(layout, 2))
+    return Rounding("float16", FLOAT16_ORDERS.get(layout, 2))
 
 
 def record(

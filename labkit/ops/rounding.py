@@ -12,6 +12,7 @@ from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
 
 LOCAL = 64
+FLOAT16_ORDERS = {"f16": 0, "bf16": 0, "q8": 1}  # what weights unpack to for float16 matrices; all others: 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def rounding_for(cut: Cut, layout: str) -> Rounding | None:
     if isinstance(cut, CoopmatInt8):
         return Rounding("int8_tiles", order_for(layout), layout == "q4m")
     if isinstance(cut, Coopmat | Gemm):
-        return Rounding("float16", {"f16": 0, "q8": 1}.get(layout, 2))
+        return Rounding("float16", FLOAT16_ORDERS.get(layout, 2))
     return None
 
 

@@ -1,10 +1,11 @@
 // Weights as float16 for matrix units, from any layout (weights.glsl, weights_k.glsl): a run is 32 elements of a row.
 // fetch32 only loads, so that the next run's loads are in flight while the last is multiplied; unpack32 does the
-// arithmetic. Both take the run's index in its row and the row in its tile (0 to 15).
+// arithmetic. Both take the row in its tile (0 to 15).
 //
 // Half-word j of 8 elements holds element ORDER[j], as tile_f16.comp stores activations:
-//   ORDER 0 (f16)  0 1 2 3 4 5 6 7      ORDER 1 (q8)  0 2 1 3 4 6 5 7      ORDER 2 (all others)  0 4 1 5 2 6 3 7
+//   ORDER 0 (f16, bf16)  0 1 2 3 4 5 6 7    ORDER 1 (q8)  0 2 1 3 4 6 5 7    ORDER 2 (all others)  0 4 1 5 2 6 3 7
 //
+// bfloat16 beyond what float16 holds becomes +-65504, and what is below 2^-24 zero.
 // Codes become 1024 + code by their bits; the scale (and minimum) is rounded to float16, and so is the product. The
 // shader enables GL_EXT_shader_explicit_arithmetic_types_float16 and GL_EXT_control_flow_attributes.
 #if defined(WEIGHT_K)
@@ -17,12 +18,13 @@ struct Run {
 #if defined(WEIGHT_Q6K)
     uvec4 q;
     uvec2 top;
-    uint scales, d;
+    uint scales, d, block;
 #elif defined(WEIGHT_Q5K)
     uvec4 q, scales;
-    uint fifth;
+    uint fifth, block;
 #elif defined(WEIGHT_Q4K)
     uvec4 q, scales;
+    uint block;  // of the super-block
 #elif defined(WEIGHT_Q4)
     uvec4 q;
     uint scale;
@@ -42,6 +44,7 @@ Run fetch32(Words4 w, Words scales, uint tile, uint row, uint run, uint k) {
 #if defined(WEIGHT_K)
     const uint unit = tile * (k / 256) + run / 8, block = run % 8;
     r.q = w.v[unit * (UNIT / 4) + block * TILE + row];
+    r.block = block;
 #if defined(WEIGHT_Q6K)
     const uint top = unit * UNIT + 512 + ((block / 4 * 2 + block % 2) * TILE + row) * 4 + block % 4 / 2 * 2;
     r.top = uvec2(Words(w).v[top], Words(w).v[top + 1]);
@@ -76,20 +79,57 @@ Run fetch32(Words4 w, Words scales, uint tile, uint row, uint run, uint k) {
     return r;
 }
 
+// A run of zeros: what lies behind a row's end.
+Run zeros32() {
+    Run r;
+#if defined(WEIGHT_Q6K)
+    r.q = uvec4(0);
+    r.top = uvec2(0);
+    r.scales = r.d = r.block = 0;
+#elif defined(WEIGHT_K)
+    r.q = r.scales = uvec4(0);
+    r.block = 0;
+#if defined(WEIGHT_Q5K)
+    r.fifth = 0;
+#endif
+#elif defined(WEIGHT_Q4)
+    r.q = uvec4(0);
+    r.scale = 0;
+#else
+    [[unroll]] for (uint i = 0; i < r.q.length(); i++) r.q[i] = uvec4(0);
+#if defined(WEIGHT_Q8)
+    r.scale = 0;
+#endif
+#endif
+    return r;
+}
+
+#if defined(WEIGHT_BF16)
+// Eight bfloat16 as float16, in their order.
+uvec4 bf16_halves(uvec4 q) {
+    uvec4 made;
+    [[unroll]] for (uint e = 0; e < 4; e++) {
+        const vec2 pair = uintBitsToFloat(uvec2(q[e] << 16, q[e] & 0xFFFF0000u));
+        made[e] = packHalf2x16(clamp(pair, vec2(-65504.0), vec2(65504.0)));
+    }
+    return made;
+}
+#endif
+
 // What scales a run's codes: d[0] for its first 16 elements, d[1] for the others; m is added.
 struct RunScale { f16vec2 d[2], m; };
 
-RunScale scale32(Run r, uint row, uint run) {
+RunScale scale32(Run r, uint row) {
     RunScale s;
 #if defined(WEIGHT_Q6K)
     const vec2 pair = unpackHalf2x16(r.d);
     const float d = (row & 1) == 0 ? pair.x : pair.y;
-    const int word = int(r.scales << (16 - 16 * (run / 2 % 2)));
+    const int word = int(r.scales << (16 - 16 * (r.block / 2 % 2)));
     s.d[0] = f16vec2(float16_t(d * float((word << 8) >> 24)));
     s.d[1] = f16vec2(float16_t(d * float(word >> 24)));
     s.m = f16vec2(0.0hf);
 #elif defined(WEIGHT_K)
-    const Scale own = decode_scale(r.scales, run);
+    const Scale own = decode_scale(r.scales, r.block);
     s.d[0] = s.d[1] = f16vec2(float16_t(own.d));
     s.m = f16vec2(float16_t(own.m));
 #elif defined(WEIGHT_MIN)
@@ -132,20 +172,17 @@ uvec4 unpack8(Run r, RunScale s, uint i) {
     }
 #elif defined(WEIGHT_F16)
     made = r.q[i];
-#else
-#if defined(WEIGHT_BF16)
-    const uvec4 a = uvec4(r.q[i].x << 16, r.q[i].x & 0xFFFF0000u, r.q[i].y << 16, r.q[i].y & 0xFFFF0000u);
-    const uvec4 b = uvec4(r.q[i].z << 16, r.q[i].z & 0xFFFF0000u, r.q[i].w << 16, r.q[i].w & 0xFFFF0000u);
+#elif defined(WEIGHT_BF16)
+    made = bf16_halves(r.q[i]);
 #else
     const uvec4 a = r.q[2 * i], b = r.q[2 * i + 1];
-#endif
     [[unroll]] for (uint e = 0; e < 4; e++) made[e] = packHalf2x16(vec2(uintBitsToFloat(a[e]), uintBitsToFloat(b[e])));
 #endif
     return made;
 }
 
 // All 32 elements of a run, 8 a word of four.
-void unpack32(Run r, uint row, uint run, out uvec4 halves[4]) {
-    const RunScale s = scale32(r, row, run);
+void unpack32(Run r, uint row, out uvec4 halves[4]) {
+    const RunScale s = scale32(r, row);
     [[unroll]] for (uint i = 0; i < 4; i++) halves[i] = unpack8(r, s, i);
 }

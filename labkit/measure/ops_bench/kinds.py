@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from labkit.errors import ParameterError
 from labkit.ops import linear_int8
-from labkit.ops.gemm_cuts import gemm_cut
+from labkit.ops.gemm_cuts import GEMM_LAYOUTS, gemm_cut
 from labkit.ops.linear_cuts import (
     CODES,
     K_CODES,
@@ -56,7 +56,7 @@ def _matrices(device: Device, layout: str, rows: int, n: int, k: int, swiglu: bo
     size = device.coopmat_size
     if not size:
         return "the device has no cooperative matrices"
-    if layout not in ("f16", *CODES):
+    if layout not in GEMM_LAYOUTS:
         return f"{layout} weights have no kernel of cooperative matrices"
     cut, _ = choose(device, layout, rows, n, k, exact=False, swiglu=swiglu)
     if isinstance(cut, Coopmat):
