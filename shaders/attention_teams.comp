@@ -1,15 +1,15 @@
-// attention_teams: one page of causal attention for one row and QPACK q heads that share a KV head, for GPUs
+// attention_teams: SPAN pages of causal attention for one row and QPACK q heads that share a KV head, for GPUs
 //
 //   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
 //   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
 //
-// With DIRECT (one page is all there is) the output itself: partial / sum. Else the workgroup that is done last of those
+// With DIRECT (one span of pages is all there is) the output itself: partial / sum. Else the workgroup that is done last of those
 // of a row and its heads (it draws the last ticket) joins the pages in their order: with w = exp(m - max m),
 //   y = sum over pages of w partial / sum over pages of w state.sum
 // qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl, read 8
 // elements at a time. partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2].
 // y: float32 [R][y_stride], or float16 tiles (include/tiles.glsl) for the product behind it. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
-// Grid: x = packs of q heads, y = page of the slot (split), z = row.
+// Grid: x = packs of q heads, y = span of the slot's pages (split), z = row.
 // A team of TEAM neighbouring invocations takes RUN positions at a time: it reads a key and a value whole, 8 dimensions an
 // invocation, and keeps maximum, sum and output of its own positions; the teams are joined in order at the end, behind the
 // only barrier. Keys are on their way all at once, with AHEAD values too. A team lies in a subgroup, of whatever size.
@@ -35,8 +35,9 @@ layout(constant_id = 5) const uint TEAM = 8;       // a power of two from 4 on, 
 layout(constant_id = 6) const bool AHEAD = true;
 layout(constant_id = 7) const bool DIRECT = false;
 layout(constant_id = 8) const uint TILED = 0;      // 1 + the ORDER (0 or 1) of the float16 tiles that y is; 0: float32
-layout(constant_id = 9) const uint LOCAL = 128;    // a multiple of TEAM
-layout(local_size_x_id = 9, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 9) const uint SPAN = 1;       // pages a workgroup takes, one after the other
+layout(constant_id = 10) const uint LOCAL = 128;   // a multiple of TEAM
+layout(local_size_x_id = 10, local_size_y = 1, local_size_z = 1) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer States { vec2 v[]; };
@@ -114,18 +115,16 @@ void main() {
     const uint r = gl_WorkGroupID.z, split = gl_WorkGroupID.y;
     const uint lane = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID, own = lane % TEAM, team = lane / TEAM;
     const uvec4 row = load_row(rows, r);
-    const uint position = row.z, first = split * PAGE;
+    const uint position = row.z, spans = min(position / (PAGE * SPAN) + 1, splits);
     if ((row.w & ACTIVE) == 0) {
         if (gl_WorkGroupID.x == 0 && split == 0)
             for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL)
                 store_quad(y, r, i, y_stride, TILED, vec4(0.0));
         return;
     }
-    if (first > position) return;
-    const uint seen = min(PAGE, position + 1 - first);  // positions of this page
+    if (split >= spans) return;
     const uint packs = (GROUP + QPACK - 1) / QPACK;
     const uint kv_head = gl_WorkGroupID.x / packs, member = gl_WorkGroupID.x % packs * QPACK;
-    const uint line = (page_table.v[row.y * pages_per_slot + split] * KV_HEADS + kv_head) * PAGE;
     // Position i of turn n: T(n, i). Eighth e of this invocation: E(e). The last pack of a group may repeat its last head.
 #define T(n, i) (((n) * TEAMS + team) * RUN + (i))
 #define E(e) ((e) * TEAM + own)
@@ -145,13 +144,24 @@ void main() {
             if (QUADS % (2 * TEAM) == 0 || quad < QUADS)
                 q[g * OWN * 2 + e] = qkv.v[r * (qkv_stride / 4) + HEAD(g) * QUADS + quad];
         }
+    float top[QPACK], sum[QPACK];
+    vec4 acc[QPACK * OWN * 2];
+    [[unroll]] for (uint g = 0; g < QPACK; g++) {
+        top[g] = LOWEST;
+        sum[g] = 0.0;
+    }
+    [[unroll]] for (uint f = 0; f < QPACK * OWN * 2; f++) acc[f] = vec4(0.0);
+    const uint leader = gl_SubgroupInvocationID - own;
+    for (uint page = split * SPAN; page < min((split + 1) * SPAN, position / PAGE + 1); page++) {
+    const uint seen = min(PAGE, position + 1 - page * PAGE);  // positions of this page
+    const uint line = (page_table.v[row.y * pages_per_slot + page] * KV_HEADS + kv_head) * PAGE;
     Eight keys[RUN * OWN], values[RUN * OWN];
     FETCH(keys, cache_k, 0)
     if (AHEAD) FETCH(values, cache_v, 0)
 
     float s[TURNS * QPACK];  // of position own % RUN of each turn
-    float top[QPACK], sum[QPACK];
-    [[unroll]] for (uint g = 0; g < QPACK; g++) top[g] = LOWEST;
+    float highest[QPACK];  // of this page
+    [[unroll]] for (uint g = 0; g < QPACK; g++) highest[g] = LOWEST;
     [[unroll]] for (uint n = 0; n < TURNS; n++) {
         if (n > 0) FETCH(keys, cache_k, n)
         float piece[QPACK * RUN];  // this invocation's dimensions of each position's score
@@ -176,22 +186,24 @@ void main() {
             float total = piece[g * RUN];
             [[unroll]] for (uint step = RUN; step < TEAM; step *= 2) total += subgroupShuffleXor(total, step);
             s[n * QPACK + g] = total * scale;
-            if (T(n, own % RUN) < seen) top[g] = max(top[g], s[n * QPACK + g]);
+            if (T(n, own % RUN) < seen) highest[g] = max(highest[g], s[n * QPACK + g]);
         }
     }
     [[unroll]] for (uint g = 0; g < QPACK; g++) {
-        [[unroll]] for (uint step = 1; step < RUN; step *= 2) top[g] = max(top[g], subgroupShuffleXor(top[g], step));
-        sum[g] = 0.0;
+        [[unroll]] for (uint step = 1; step < RUN; step *= 2) highest[g] = max(highest[g], subgroupShuffleXor(highest[g], step));
+        highest[g] = max(highest[g], top[g]);
+        const float shrink = exp(top[g] - highest[g]);  // of what earlier pages left
+        top[g] = highest[g];
+        float added = 0.0;
         [[unroll]] for (uint n = 0; n < TURNS; n++) {
             s[n * QPACK + g] = T(n, own % RUN) < seen ? exp(s[n * QPACK + g] - top[g]) : 0.0;
-            sum[g] += s[n * QPACK + g];
+            added += s[n * QPACK + g];
         }
-        [[unroll]] for (uint step = 1; step < RUN; step *= 2) sum[g] += subgroupShuffleXor(sum[g], step);
+        [[unroll]] for (uint step = 1; step < RUN; step *= 2) added += subgroupShuffleXor(added, step);
+        sum[g] = fma(sum[g], shrink, added);
+        [[unroll]] for (uint e = 0; e < OWN * 2; e++) acc[g * OWN * 2 + e] *= shrink;
     }
 
-    vec4 acc[QPACK * OWN * 2];
-    [[unroll]] for (uint f = 0; f < QPACK * OWN * 2; f++) acc[f] = vec4(0.0);
-    const uint leader = gl_SubgroupInvocationID - own;
     [[unroll]] for (uint n = 0; n < TURNS; n++) {
         if (n > 0 || !AHEAD) FETCH(values, cache_v, n)
         [[unroll]] for (uint i = 0; i < RUN; i++) {
@@ -205,6 +217,7 @@ void main() {
                 }
             }
         }
+    }
     }
 
     [[unroll]] for (uint g = 0; g < QPACK; g++) {
@@ -240,8 +253,8 @@ void main() {
     if (DIRECT) return;
     memoryBarrierBuffer();
     barrier();
-    const uint pages = min(position / PAGE + 1, splits), ticket = r * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    if (lane == 0) last = atomicAdd(tickets.v[ticket], 1) == pages - 1;
+    const uint ticket = r * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    if (lane == 0) last = atomicAdd(tickets.v[ticket], 1) == spans - 1;
     barrier();
     if (!last) return;
     memoryBarrierBuffer();
@@ -252,11 +265,11 @@ void main() {
         const uint at = (r * KV_HEADS * GROUP + HEAD(g)) * splits;
         float highest = LOWEST, total = 0.0;
         vec4 joined = vec4(0.0);
-        for (uint from = 0; from < pages; from += BATCH) {
+        for (uint from = 0; from < spans; from += BATCH) {
             vec4 x[BATCH];
             vec2 held[BATCH];
             [[unroll]] for (uint b = 0; b < BATCH; b++) {
-                const uint page = min(from + b, pages - 1);
+                const uint page = min(from + b, spans - 1);
                 x[b] = partial.v[(at + page) * QUADS + quad];
                 held[b] = state.v[at + page];
             }
@@ -267,7 +280,7 @@ void main() {
             total *= shrink;
             highest = top;
             [[unroll]] for (uint b = 0; b < BATCH; b++) {
-                const float w = from + b < pages ? exp(held[b].x - top) : 0.0;
+                const float w = from + b < spans ? exp(held[b].x - top) : 0.0;
                 joined = fma(vec4(w), x[b], joined);
                 total = fma(w, held[b].y, total);
             }

@@ -124,6 +124,7 @@ class Executor:
         self.max_wanted = padded(slots)
         self.pool = device.pool("engine")
         self.flash = self._flash_cut()
+        self._span = attention_op.shape(device, config.heads // config.kv_heads, config.head_dim, kv).span
         self._programs: dict[Key, Recorded] = {}
         self._rings: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # tokens and log-probabilities of the output ring
         self._written: Step | None = None  # the decode step whose rows lie on the device, advanced by it
@@ -299,7 +300,10 @@ class Executor:
 
     def _splits(self, depth: int) -> int:
         """The depth bucket, never more than the pages a slot has."""
-        return min(split_bucket(min(depth, self.context)), self.cache[0].pages_per_slot)
+        bucket = max(
+            split_bucket(min(depth, self.context)), self._span
+        )  # fewer pages than a span cost the same program
+        return min(bucket, self.cache[0].pages_per_slot)
 
     def _recorded(self, key: Key) -> Recorded:
         if key not in self._programs:

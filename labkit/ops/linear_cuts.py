@@ -170,8 +170,9 @@ def _matvec(rows: int, n: int, many: bool) -> Matvec:
     """Teams are always 16: the order of sums depends on their number."""
     cols = _columns(rows)
     if rows == 1:
-        repeat = _repeat(-(-n // 16)) if n > 16384 else 1
-        return Matvec(1, 1, 16, 4 if repeat > 1 else 2, repeat=repeat)
+        if n > 16384:
+            return Matvec(1, 1, 16, 4, repeat=_repeat(-(-n // 16)))
+        return Matvec(1, 2 if n > 4096 else 1, 16, 2)
     return Matvec(cols, 2 if many and cols <= 4 else 1, 16, 1)
 
 

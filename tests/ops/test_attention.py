@@ -266,8 +266,8 @@ def test_pages_without_tickets_are_refused_in_one_line(device):
     case = Case((4, 2, 16), [0], [200])
     with device.pool() as pool:
         cache, qkv, rows = upload(pool, case.k, case.v, case.pages), pool.buffer(case.qkv), pool.buffer(case.rows)
-        partial, y = pool.buffer(partial_bytes(1, 4, 16, 2)), pool.buffer(4 * 16 * 4)
-        options = {"count": 1, "heads": 4, "qkv_stride": 128, "y_stride": 64, "splits": 2, "cut": Shape(2, 4, 16)}
+        partial, y = pool.buffer(partial_bytes(1, 4, 16, 3)), pool.buffer(4 * 16 * 4)
+        options = {"count": 1, "heads": 4, "qkv_stride": 128, "y_stride": 64, "splits": 3, "cut": Shape(2, 4, 16)}
         for tickets in (None, pool.buffer(12)):
             with pytest.raises(ParameterError, match="16 bytes of zeros"):
                 record(device.program(), qkv, rows, cache, partial, y, tickets=tickets, **options)
