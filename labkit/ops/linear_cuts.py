@@ -90,8 +90,10 @@ TUNABLE = (Matvec, MatvecInt8, MatvecK, Coopmat, CoopmatInt8)  # what `lab tune`
 
 
 def parts_bytes(cut: Matvec | MatvecInt8 | MatvecK) -> int:
-    """Shared memory of a mat-vec that prepares its row itself, besides the row: its sums, and those of squares."""
-    return 32 * cut.teams * (cut.tiles * cut.cols + 1) * 4
+    """Shared memory of a mat-vec that prepares its row itself, besides the row: its sums, those of squares, and of integer
+    products the SwiGLU that they may leave rounded."""
+    gated = 0 if isinstance(cut, Matvec) else cut.tiles * cut.repeat * 8
+    return (32 * cut.teams * (cut.tiles * cut.cols + 1) + gated) * 4
 
 
 def rounds_here(device: Device, cut: MatvecInt8 | MatvecK, rows: int, k: int) -> bool:
@@ -146,7 +148,11 @@ def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tup
         return _lanes(device, rows, k), "the device has no integer dot products (or LABKIT_DISABLE turns them off)"
     cols, supers = _columns(rows), k // 256
     teams = next((t for t in (16, 8, 4) if supers % t == 0), 16 if supers > 16 else 8 if supers > 4 else 4)
-    why = "" if rows <= 8 else "the device has no cooperative matrices (or LABKIT_DISABLE turns them off): 8 rows at a time"
+    why = (
+        ""
+        if rows <= 8
+        else "the device has no cooperative matrices (or LABKIT_DISABLE turns them off): 8 rows at a time"
+    )
     if rows == 1:
         return MatvecK(1, 1, teams, 1, pipe=not many, repeat=4 if many else 1), why
     return MatvecK(cols, 2 if many and cols <= 4 else 1, teams, 1), why
