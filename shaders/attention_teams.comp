@@ -8,7 +8,7 @@
 //   y = sum over pages of w partial / sum over pages of w state.sum
 // qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl, read 8
 // elements at a time. partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2].
-// y: float32 [R][y_stride], or float16 tiles (include/tiles.glsl) for the product behind it. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
+// y: float32 [R][y_stride], or float16 or int8 tiles (include/tiles.glsl) for the product behind it. Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
 // Grid: x = packs of q heads, y = span of the slot's pages (split), z = row.
 // A team of TEAM neighbouring invocations takes RUN positions at a time: it reads a key and a value whole, 8 dimensions an
 // invocation, and keeps maximum, sum and output of its own positions; the teams are joined in order at the end, behind the
@@ -16,6 +16,8 @@
 //
 // variant f16: -DKV_F16
 // variant f32: -DKV_F32
+// variant f16_int8: -DKV_F16 -DINT8_TILES
+// variant f32_int8: -DKV_F32 -DINT8_TILES
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
@@ -24,6 +26,10 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #include "buffers.glsl"
 #include "rows.glsl"
+#if defined(INT8_TILES)
+#extension GL_EXT_shader_16bit_storage : require
+#include "int8_tiles.glsl"
+#endif
 #include "tiles.glsl"
 
 layout(constant_id = 0) const uint HEAD_DIM = 64;  // a multiple of 4
@@ -34,10 +40,11 @@ layout(constant_id = 4) const uint PAGE = 128;
 layout(constant_id = 5) const uint TEAM = 8;       // a power of two from 4 on, no more than a subgroup
 layout(constant_id = 6) const bool AHEAD = true;
 layout(constant_id = 7) const bool DIRECT = false;
-layout(constant_id = 8) const uint TILED = 0;      // 1 + the ORDER (0 or 1) of the float16 tiles that y is; 0: float32
+layout(constant_id = 8) const uint TILED = 0;      // 1 + the ORDER (0 or 1) of the tiles that y is; 0: float32
 layout(constant_id = 9) const uint SPAN = 1;       // pages a workgroup takes, one after the other
-layout(constant_id = 10) const uint LOCAL = 128;   // a multiple of TEAM
-layout(local_size_x_id = 10, local_size_y = 1, local_size_z = 1) in;
+layout(constant_id = 10) const bool SUMS = false;  // of int8 tiles
+layout(constant_id = 11) const uint LOCAL = 128;   // a multiple of TEAM
+layout(local_size_x_id = 11, local_size_y = 1, local_size_z = 1) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer States { vec2 v[]; };
@@ -58,7 +65,18 @@ layout(push_constant, std430) uniform Push {
     uint splits;
     uint pages_per_slot;
     float scale;
+#if defined(INT8_TILES)
+    Halves y_scales;
+    Halves y_sums;
+#endif
 };
+
+// Four elements of the result.
+#if defined(INT8_TILES)
+#define STORE(quad, a) store_int8(Words(y), y_scales, y_sums, SUMS, r, quad, y_stride, TILED - 1, a)
+#else
+#define STORE(quad, a) store_quad(y, r, quad, y_stride, TILED, a)
+#endif
 
 const uint QUADS = HEAD_DIM / 4, EIGHTS = (HEAD_DIM + 7) / 8, OWN = (EIGHTS + TEAM - 1) / TEAM;
 const uint TEAMS = LOCAL / TEAM, RUN = TEAM < 8 ? TEAM : 8, TURNS = (PAGE + TEAMS * RUN - 1) / (TEAMS * RUN);
@@ -118,8 +136,7 @@ void main() {
     const uint position = row.z, spans = min(position / (PAGE * SPAN) + 1, splits);
     if ((row.w & ACTIVE) == 0) {
         if (gl_WorkGroupID.x == 0 && split == 0)
-            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL)
-                store_quad(y, r, i, y_stride, TILED, vec4(0.0));
+            for (uint i = lane; i < KV_HEADS * GROUP * QUADS; i += LOCAL) STORE(i, vec4(0.0));
         return;
     }
     if (split >= spans) return;
@@ -244,7 +261,7 @@ void main() {
         }
         const uint at = (r * KV_HEADS * GROUP + HEAD(g)) * splits + split;
         if (DIRECT) {
-            store_quad(y, r, HEAD(g) * QUADS + quad, y_stride, TILED, joined / total);
+            STORE(HEAD(g) * QUADS + quad, joined / total);
         } else {
             partial.v[at * QUADS + quad] = joined;
             if (quad == 0) state.v[at] = vec2(highest, total);
@@ -285,6 +302,6 @@ void main() {
                 total = fma(w, held[b].y, total);
             }
         }
-        store_quad(y, r, HEAD(g) * QUADS + quad, y_stride, TILED, joined / total);
+        STORE(HEAD(g) * QUADS + quad, joined / total);
     }
 }

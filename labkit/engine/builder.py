@@ -199,12 +199,18 @@ class Builder:
         """Attention, into tiles where its reader wants them."""
         e, c, count = self.e, self.e.config, self.key.rows
         tiles = None
-        able = rounding in attention_op.TILES or (
-            rounding is not None and rounding.kind == "float16" and not self.key.single
-        )
-        if able and e.attended.width % 16 == 0 and not e.device.is_cpu:
+        width = e.attended.width
+        able = attention_op.leaves(rounding, width, c.head_dim)
+        if self.key.blocks:  # flash attention leaves float16 tiles in any order, and no others
+            able = (
+                rounding is not None
+                and rounding.kind == "float16"
+                and width % 16 == 0
+                and (able or not self.key.single)
+            )
+        if able and not e.device.is_cpu:
             assert rounding is not None
-            tiles = rounding_op.place(e.scratch, rounding, count, e.attended.width)
+            tiles = rounding_op.place(e.scratch, rounding, count, width)
         out = tiles or e.attended.buffer
         if self.key.single:
             attention_op.record(

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,13 @@ def partial_bytes(count: int, heads: int, head_dim: int, splits: int) -> int:
 
 
 SPAN = 2  # pages a workgroup of the kernel for GPUs takes; the order of sums depends on it
-TILES = (Rounding("float16", 0), Rounding("float16", 1))  # what the kernels for GPUs can leave instead of float32
+
+
+def leaves(rounding: Rounding | None, width: int, head_dim: int) -> bool:
+    """Whether the kernel for GPUs can leave `width` columns of heads of `head_dim` rounded so, instead of float32."""
+    if rounding is None or rounding.order > 1:
+        return False
+    return (rounding.kind == "float16" and width % 16 == 0) or (rounding.kind == "int8_tiles" and head_dim % 32 == 0)
 
 
 def ticket_bytes(count: int, heads: int) -> int:
@@ -115,14 +122,17 @@ def record(
     if not 1 <= splits <= cache.pages_per_slot:
         raise ParameterError(f"splits={splits} is not between 1 and the {cache.pages_per_slot} pages of a slot")
     source = span("qkv", qkv, count, qkv_stride, (heads + 2 * cache.kv_heads) * head_dim)
-    tiled = 0
+    tiled, suffix = 0, ""
+    ends: dict[str, Any] = {}
     if isinstance(y, Rounded):
-        if y.rounding not in TILES or y.k != heads * head_dim or y.k % 16 or y.rows < count:
+        if not leaves(y.rounding, heads * head_dim, head_dim) or y.k != heads * head_dim or y.rows < count:
             raise ParameterError(
-                "attention leaves float16 tiles of order 0 or 1 and a multiple of 16 columns, "
+                f"attention leaves tiles of order 0 or 1 and a multiple of 16 columns (int8: of whole heads of 32), "
                 f"not {y.rounding} of {y.rows} x {y.k}"
             )
         target, y_stride, tiled = y.data, y.k, 1 + y.rounding.order
+        if y.tiles is not None:
+            suffix, ends = "_int8", {"y_scales": y.tiles.scales, "y_sums": y.tiles.sums or y.tiles.scales}
     else:
         target = span("y", y, count, y_stride, heads * head_dim)
     cut = cut or shape(device, group, head_dim, cache.kind)
@@ -152,7 +162,11 @@ def record(
             drawn = [tickets.range(0, ticket_bytes(count, heads))]
         tickets_push = {"tickets": drawn[0] if drawn else target}
         constants |= {"TEAM": cut.team, "AHEAD": cut.ahead, "TILED": tiled, "SPAN": cut.span, "LOCAL": cut.local}
-        kernel = device.kernel("attention_teams", cache.kind, constants)
+        if suffix:
+            assert isinstance(y, Rounded)
+            constants |= {"SUMS": y.rounding.sums}
+            tickets_push |= ends
+        kernel = device.kernel("attention_teams", cache.kind + suffix, constants)
     else:
         kernel = device.kernel("attention", f"{cache.kind}_wide" if device.has("int64") else cache.kind, constants)
     program.dispatch(
@@ -165,7 +179,7 @@ def record(
             "scale": 1 / math.sqrt(head_dim) if scale is None else scale,
         },
         reads=[source, described, cache.k, cache.v, cache.page_table],
-        writes=[*scratch, *drawn, target] if cut.team else scratch or [target],
+        writes=[*scratch, *drawn, *(y.ranges if isinstance(y, Rounded) else [target])] if cut.team else scratch or [target],
         label=label,
         flops=4 * count * splits * cut.span * PAGE * heads * head_dim,
         nbytes=splits * cut.span * PAGE * 2 * cache.position_bytes + count * 2 * heads * head_dim * 4,
