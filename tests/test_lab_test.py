@@ -145,17 +145,38 @@ def test_without_mesa_26_they_skip_and_say_why(suite, capfd, monkeypatch, lack):
     ] in text
 
 
+@pytest.mark.parametrize("red", [None, 0, 9])
+def test_many_tests_of_matrices_run_in_several_processes_and_each_is_heard(
+    suite, mesa, capfd, tmp_path, monkeypatch, red
+):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (tmp_path / "test_many.py").write_text(
+        "import os, pytest\n@pytest.mark.parametrize('i', range(20))\ndef test_many(coopmat_device, i):\n"
+        f"    assert os.environ['LP_NUM_THREADS'] == '1'\n    assert i != {red}\n"
+    )
+    code, text = suite(capfd, [f"--junitxml={tmp_path / 'j.xml'}"], only="plain")
+    assert code == (0 if red is None else 1), text
+    assert "20 tests of cooperative matrices, on the software driver of Mesa 26.1, 2 processes" in text
+    assert text.count("10 passed") == (2 if red is None else 1)
+    assert text.count("1 failed, 9 passed") == (0 if red is None else 1)
+    assert all((tmp_path / f"j{part}.xml").is_file() for part in ("", "-coopmat-1", "-coopmat-2"))
+
+
 @pytest.mark.quick
 def test_the_exit_code_of_a_killed_half_is_a_shells(monkeypatch):
-    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
-    assert test_command._wait(command, dict(os.environ)) == 128 + 9
+    program = "import os, signal; os.kill(os.getpid(), signal.{})"
+    started = [subprocess.Popen([sys.executable, "-c", program.format(name)]) for name in ("SIGKILL", "SIGCHLD")]
+    told: list[int] = []
+    assert test_command._wait(started, told.append) == 128 + 9
+    assert told == [0, 1]
 
 
 @pytest.mark.quick
 def test_sigterm_is_handed_on():
     program = (
-        "import os, sys; from labkit.commands.test import _wait;"
-        "sys.exit(_wait([sys.executable, '-c', 'print(1, flush=True); import time; time.sleep(60)'], dict(os.environ)))"
+        "import subprocess, sys; from labkit.commands.test import _wait;"
+        "program = 'print(1, flush=True); import time; time.sleep(60)';"
+        "sys.exit(_wait([subprocess.Popen([sys.executable, '-c', program])]))"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}
