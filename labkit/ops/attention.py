@@ -1,7 +1,7 @@
 """attention: causal attention of every row over its slot's cached positions, page by page, then the pages joined."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,7 @@ def partial_bytes(count: int, heads: int, head_dim: int, splits: int) -> int:
     return count * heads * splits * (head_dim + 2) * 4
 
 
+ENOUGH = 128  # workgroups that keep a large device busy: about one a multiprocessor of an H200
 SPAN = 2  # pages a workgroup of the kernel for GPUs takes; the order of sums depends on it
 
 
@@ -88,6 +89,12 @@ def shape(device: Device, group: int, head_dim: int, kind: str = "f16") -> Shape
     return Shape(qpack, team, local, kind == "f16")
 
 
+def _pack(most: int, group: int, spans: int) -> int:
+    """q heads a workgroup serves: as many as leave the device enough workgroups. It does not change a result."""
+    packs = [n for n in (4, 2) if n <= most and group % n == 0 and spans * (group // n) >= ENOUGH]
+    return max(packs, default=1) if spans * -(-group // most) < ENOUGH else most
+
+
 def record(
     program: Program,
     qkv: Buffer,
@@ -135,7 +142,10 @@ def record(
             suffix, ends = "_int8", {"y_scales": y.tiles.scales, "y_sums": y.tiles.sums or y.tiles.scales}
     else:
         target = span("y", y, count, y_stride, heads * head_dim)
-    cut = cut or shape(device, group, head_dim, cache.kind)
+    if cut is None:
+        cut = shape(device, group, head_dim, cache.kind)
+        if cut.team:
+            cut = replace(cut, qpack=_pack(cut.qpack, group, cache.kv_heads * count * -(-splits // cut.span)))
     splits = -(-splits // cut.span)
     described, direct = row_range(rows, count), splits == 1
     need = 0 if direct else partial_bytes(count, heads, head_dim, splits)
