@@ -25,7 +25,7 @@ from labkit.ops.linear_cuts import (
     subgroup_for_coopmat,
 )
 from labkit.ops.linear_tuned import keep, key_of
-from labkit.ops.rounding import place, rounding_for, scratch_bytes
+from labkit.ops.rounding import Rounding, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Pool
@@ -49,17 +49,10 @@ class Tuned:
     tried: int
 
 
-def candidates(device: Device, layout: str, rows: int, n: int, k: int) -> Iterator[Cut]:
+def candidates(device: Device, layout: str, rows: int, n: int, k: int, *, swiglu: bool) -> Iterator[Cut]:
     """The cuts worth timing for `rows` activation rows of a matrix [n, k]."""
     if rows == 1:
-        tiles = -(-n // 16)
-        turns = sorted({1, *(turn for turn in (2, 3, 4, 5, 7) if tiles // turn >= 120)})
-        kind = Matvec if layout not in (*CODES, *K_CODES) else MatvecK if layout in K_CODES else MatvecInt8
-        if kind is not Matvec and (not device.has("intdot") or k % 32):
-            return
-        for wide, teams, unroll, pipe, repeat in itertools.product((1, 2, 4), (8, 16), (1, 2, 4), (False, True), turns):
-            if wide * unroll <= 4 and (repeat == 1 or wide == 1):
-                yield kind(1, wide, teams, unroll, pipe, repeat)
+        yield from _one_row(device, layout, n, k, leaving=swiglu and layout in (*CODES, *K_CODES))
         return
     if layout in CODES:
         yield from _int8(device, layout, rows, n, k)
@@ -74,6 +67,18 @@ def candidates(device: Device, layout: str, rows: int, n: int, k: int) -> Iterat
             yield Coopmat(
                 fr, fc, sr, 1, sk, unroll, size, subgroup_for_coopmat(device), pipe, columns if columns != size else 0
             )
+
+
+def _one_row(device: Device, layout: str, n: int, k: int, *, leaving: bool) -> Iterator[Cut]:
+    """Mat-vecs; with `leaving` those that leave a SwiGLU as int8 codes, which saves the next product from making them."""
+    tiles = -(-n // 16)
+    turns = [1, *(turn for turn in (2, 3, 4, 7, 8) if tiles // turn >= 110)]
+    kind = Matvec if layout not in (*CODES, *K_CODES) else MatvecK if layout in K_CODES else MatvecInt8
+    if kind is not Matvec and (not device.has("intdot") or k % 32):
+        return
+    for wide, teams, unroll, pipe, repeat in itertools.product((1, 2, 4), (8, 16), (1, 2, 4), (False, True), turns):
+        if wide * unroll <= 4 and (wide * repeat % 4 == 0 if leaving else repeat == 1 or wide == 1):
+            yield kind(1, wide, teams, unroll, pipe, repeat)
 
 
 def _int8(device: Device, layout: str, rows: int, n: int, k: int) -> Iterator[Cut]:
@@ -124,7 +129,7 @@ def _fastest(device: Device, shape: Shape, matrices: Sequence[linear.Matrix], ro
         trial = _Trial(device, shape, matrices, rows, space)
         want: np.ndarray | None = None
         programs: dict[Cut, Program] = {}
-        for cut in dict.fromkeys([before, *candidates(device, layout, rows, n, k)]):
+        for cut in dict.fromkeys([before, *candidates(device, layout, rows, n, k, swiglu=shape.epilogue == "swiglu")]):
             try:
                 got, program = trial.build(cut)
             except LabError:
@@ -163,6 +168,7 @@ class _Trial:
         self.x = space.buffer(np.random.default_rng(rows).standard_normal((rows, k), np.float32))
         self.y = space.buffer(rows * shape.n * 4).fill(0)
         self.gain, self.scratch = space.buffer(np.ones(k, np.float32)), space.buffer(scratch_bytes(rows, k))
+        self.left = space.buffer(scratch_bytes(rows, shape.n)).fill(0)
 
     def build(self, cut: Cut) -> tuple[np.ndarray, Program]:
         """The result over the first matrix, and a program over all, each product waiting for the one before."""
@@ -177,6 +183,10 @@ class _Trial:
             record_rounding(first, self.x.range(), rounded, x_stride=shape.k, label=shape.name)
             first.submit().wait()
             first.close()
+        layout, tiled = self.matrices[0].layout, None
+        codes = Rounding("int8", int(layout != "q8"))
+        if swiglu and rows == 1 and linear.leaves(cut, self.matrices[0], rows, codes):
+            tiled = place(self.left, codes, rows, width)
         programs = device.program("once"), device.program(f"tune {shape.name}")
         try:
             for program, over in zip(programs, (self.matrices[:1], self.matrices), strict=True):
@@ -184,7 +194,7 @@ class _Trial:
                     linear.record(
                         program, matrix, self.x, self.y, rows=rows, x_stride=shape.k, y_stride=width,
                         epilogue="swiglu" if swiglu else "store", exact=False, scratch=self.scratch, rounded=rounded,
-                        cut=cut, norm=linear.Norm(self.gain, 1e-5) if absorbs else None,
+                        cut=cut, norm=linear.Norm(self.gain, 1e-5) if absorbs else None, tiled=tiled,
                     )  # fmt: skip
             programs[0].submit().wait()
             programs[1].submit().wait()
@@ -193,5 +203,7 @@ class _Trial:
             raise
         finally:
             programs[0].close()
+        if tiled is not None:
+            return self.left.download(np.int8)[:width].astype(np.float32), programs[1]
         got: np.ndarray = self.y.download(np.float32)[: rows * width].copy()
         return got, programs[1]
