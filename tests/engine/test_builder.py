@@ -8,7 +8,7 @@ from tiny_models import words
 from labkit.engine.engine import Engine
 from labkit.models.shapes import SHAPES, ShapeModel
 from labkit.ops import linear_cuts
-from labkit.ops.linear_cuts import Coopmat
+from labkit.ops.linear_cuts import Coopmat, MatvecInt8, MatvecK
 from labkit.ops.linear_int8 import choose as choose_int8
 from labkit.vulkan.device import Device
 
@@ -22,8 +22,9 @@ WIDE = replace(SHAPES["tiny"], hidden=256, heads=8)  # rows long enough for int8
 
 
 def as_on_a_gpu(patch: pytest.MonkeyPatch, device: Device) -> None:
-    """Have a CPU driver run what a GPU would, but for the pieces of cooperative matrices: to compile a program of many
-    takes it half a minute, and what they compute is what tests/ops/test_linear.py and test_linear_int8.py are about."""
+    """Have a CPU driver run what a GPU would, in smaller pieces, for those take it half a minute to compile, and repeated as
+    for large matrices, so that a SwiGLU is left rounded. What all pieces compute is what tests/ops/test_linear*.py are
+    about."""
     patch.setattr(linear_cuts, "tuned", lambda device: {})
     if not device.is_cpu:
         return
@@ -35,6 +36,14 @@ def as_on_a_gpu(patch: pytest.MonkeyPatch, device: Device) -> None:
         cut = choose_int8(device, layout, rows, n, k)
         return replace(cut, fr=1, fc=1, sr=64 // cut.m, sk=1, ahead=2)
 
+    choose_k = linear_cuts._choose_k
+
+    def k_quants(device, rows, k, many, exact):
+        cut, why = choose_k(device, rows, k, many, exact)
+        return (replace(cut, repeat=4) if rows == 1 and isinstance(cut, MatvecK) else cut), why
+
+    patch.setattr(linear_cuts, "_matvec_int8", lambda layout, n, k: MatvecInt8(1, 1, 4, 1, repeat=4))
+    patch.setattr(linear_cuts, "_choose_k", k_quants)
     patch.setattr(Device, "is_cpu", property(lambda self: False))
     patch.setattr(linear_cuts, "_coopmat", coopmat)
     patch.setattr(linear_cuts, "choose_int8", int8)
@@ -47,7 +56,7 @@ def wide(quant: str) -> ShapeModel:
         return ShapeModel("wide", quant)
 
 
-@pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0"])
+@pytest.fixture(scope="module", params=["f16", "q8_0", "q4_0", "q4_k"])
 def engines(request, coopmat_device):
     """The type of the weights, a fast engine as on a GPU, and what an exact one says to `PROMPTS` and `LONG`."""
     model = ShapeModel("tiny", request.param)
