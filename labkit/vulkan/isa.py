@@ -74,7 +74,13 @@ class Statistics:
 
 
 class MeasuredKernel(Kernel):
-    """A kernel whose pipeline keeps its statistics, and its disassembly with `text`."""
+    """A kernel whose pipeline keeps its statistics."""
+
+    create_flags = _CAPTURE_STATISTICS
+
+
+class DumpedKernel(MeasuredKernel):
+    """One that keeps its disassembly too."""
 
     create_flags = _CAPTURE_STATISTICS | _CAPTURE_TEXT
 
@@ -164,7 +170,7 @@ def read_case(device: Device, case: Case, *, text: bool = False) -> dict[str, An
     if case.needs_coopmat and not device.has("coopmat"):
         return {"error": NO_COOPMAT}
     try:
-        kernel = MeasuredKernel(
+        kernel = (DumpedKernel if text else MeasuredKernel)(
             device, case.spirv, name=case.name, constants=case.constants, subgroup=case.wanted.subgroup
         )
         try:
