@@ -123,6 +123,11 @@ MATRIX = [
     for i, cut in enumerate(COOPMAT)
     for j, kind in enumerate(MATRIX_TYPES)
 ]
+MATRIX += [
+    ("BF16", *COOPMAT[1], 33, 100, "store"),
+    ("BF16", *COOPMAT[2], 7, 544, "add"),
+    ("BF16", *COOPMAT[3], 48, 64, "swiglu"),
+]
 
 
 @pytest.mark.parametrize(("kind", "m", "pieces", "n", "k", "epilogue"), MATRIX, ids=str)
@@ -134,7 +139,7 @@ def test_cooperative_matrices_give_the_product_with_activations_rounded_to_float
     rows, x, y = case(kind, m, n, k, epilogue, 10)
     want = reference(x.astype(np.float16), tensor_type(kind).dequantise(rows), epilogue, y)
     # a code times its scale is rounded to float16 as well: at most 2^-11 of it, so 2e-7 of the square, and less a minimum
-    tolerance = 2e-6 if kind != "F16" else 1e-7 if epilogue == "swiglu" else TOLERANCE
+    tolerance = 2e-6 if kind not in ("F16", "BF16") else 1e-7 if epilogue == "swiglu" else TOLERANCE
     assert error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < tolerance
 
 

@@ -3,10 +3,11 @@
 import gguf
 import numpy as np
 import pytest
+from k_blocks import K_TYPES, float16_values, random_rows
 
 from labkit.errors import ParameterError
 from labkit.models.tensor_types import tensor_type
-from labkit.ops.gemm_cuts import Gemm, gemm_cut
+from labkit.ops.gemm_cuts import GEMM_LAYOUTS, Gemm, gemm_cut
 from labkit.ops.linear import reference
 from labkit.ops.linear_cuts import subgroup_for_coopmat
 from labkit.ops.linear_gemm import linear_gemm
@@ -30,12 +31,16 @@ def case(kind, m, n, k, epilogue="store", seed=0, *, rounded=True):
     `rounded`: of weights rounded to float16, as the kernel's are.
     """
     rng = np.random.default_rng(seed)
-    data = rng.standard_normal((n, k)).astype(np.float32)
-    rows = np.ascontiguousarray(gguf.quantize(data, gguf.GGMLQuantizationType[kind])).view(np.uint8).reshape(n, -1)
+    if kind in K_TYPES:
+        rows = random_rows(n, k, kind, seed)
+    else:
+        data = rng.standard_normal((n, k)).astype(np.float32)
+        rows = np.ascontiguousarray(gguf.quantize(data, gguf.GGMLQuantizationType[kind])).view(np.uint8).reshape(n, -1)
     x = rng.standard_normal((m, k)).astype(np.float32)
     y = rng.standard_normal((m, n)).astype(np.float32) if epilogue == "add" else None
     weights = tensor_type(kind).dequantise(rows)
-    weights = weights.astype(np.float16) if rounded else weights
+    if rounded:
+        weights = float16_values(rows, kind) if kind in K_TYPES else weights.astype(np.float16)
     return rows, x, y, reference(x.astype(np.float16), weights, epilogue, y)
 
 
@@ -46,9 +51,10 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
 def tolerance(kind: str, epilogue: str = "store") -> float:
     """As for every matrix product; SwiGLU as elementwise.
 
-    With a minimum a weight is the sum of two float16 numbers, rounded once or, the first of them before, twice.
+    With a minimum a weight is the sum of two float16 numbers, rounded once or, the first of them before, twice: the two
+    ways are 8e-8 of the square apart for K-quants here.
     """
-    return 5e-7 if kind == "Q4_1" else 1e-7 if epilogue == "swiglu" else 1e-8
+    return 5e-7 if kind == "Q4_1" else 2e-7 if kind in ("Q4_K", "Q5_K") else 1e-7 if epilogue == "swiglu" else 1e-8
 
 
 def untiled(tiles: np.ndarray, order: int) -> np.ndarray:
@@ -75,6 +81,60 @@ def test_every_cut_gives_the_product_with_activations_rounded_to_float16(
     assert error(got, want) < tolerance(kind, epilogue)
 
 
+@pytest.mark.parametrize(
+    ("kind", "pieces", "m", "n", "k", "epilogue"),
+    [
+        ("Q4_K", CUTS[0], 65, 72, 256, "store"), ("Q4_K", CUTS[3], 100, 88, 768, "add"), ("Q5_K", CUTS[1], 33, 40, 512, "swiglu"),
+        ("Q5_K", CUTS[5], 64, 64, 256, "store"), ("Q6_K", CUTS[2], 100, 88, 512, "add"), ("Q6_K", CUTS[4], 33, 40, 256, "swiglu"),
+        ("Q4_K", (2, 2, 2, 1, 64, 1, False, 0, False, 2), 40, 72, 512, "store"),
+        # 96 columns at a time, the last behind the end of a row
+        ("Q6_K", (2, 2, 1, 1, 96, 2, True, 1, True, 8), 33, 40, 512, "store"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_k_quants_are_unpacked_to_float16_run_by_run(coopmat_device, kind, pieces, m, n, k, epilogue):
+    rows, x, y, want = case(kind, m, n, k, epilogue)
+    got = linear_gemm(coopmat_device, x, rows, kind, epilogue=epilogue, y=y, cut=gemm(coopmat_device, *pieces))
+    assert error(got, want) < tolerance(kind, epilogue)
+
+
+@pytest.mark.parametrize("kind", K_TYPES)
+@pytest.mark.parametrize("byte", [0x00, 0xFF, 0x80, 0x7F])
+def test_every_code_and_scale_at_an_end_of_its_range_is_unpacked_right(coopmat_device, kind, byte):
+    rows = random_rows(32, 256, kind)
+    rows[:, slice(0, 208) if kind == "Q6_K" else slice(4, None)] = byte
+    x = np.random.default_rng(1).standard_normal((32, 256)).astype(np.float32)
+    want = reference(x.astype(np.float16), float16_values(rows, kind))
+    got = linear_gemm(coopmat_device, x, rows, kind, cut=gemm(coopmat_device, *CUTS[1]))
+    limit = 2**-11 * np.abs(x).sum(axis=1).max() * np.abs(float16_values(rows, kind)).max()  # a rounding of each weight
+    np.testing.assert_allclose(got, want, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "m", "n", "k", "epilogue"),
+    [
+        (CUTS[0], 65, 72, 160, "store"), ((2, 2, 1, 2, 16, 2, True, 0, False, 2), 48, 48, 112, "add"),
+        (CUTS[5], 33, 40, 20, "swiglu"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bfloat16_weights_are_exact_as_float16(coopmat_device, pieces, m, n, k, epilogue):
+    rows, x, y, want = case("BF16", m, n, k, epilogue)
+    got = linear_gemm(coopmat_device, x, rows, "BF16", epilogue=epilogue, y=y, cut=gemm(coopmat_device, *pieces))
+    assert error(got, want) < tolerance("BF16", epilogue)
+
+
+def test_bfloat16_weights_beyond_float16_are_clamped(coopmat_device):
+    values = np.zeros((32, 32), np.float32)
+    values[0, :3], values[1, 5], values[2, 7] = [1e5, -3e38, 65280], 2**-30, np.inf
+    rows = gguf.quantize(values, gguf.GGMLQuantizationType.BF16).view(np.uint8).reshape(32, -1)
+    x = np.ones((32, 32), np.float32)
+    x[1, 1:] = 0
+    got = linear_gemm(coopmat_device, x, rows, "BF16", cut=gemm(coopmat_device, *CUTS[1]))
+    assert list(got[0, :4]) == [65504 - 65504 + 65280, 0, 65504, 0]
+    assert list(got[1, :4]) == [65504, 0, 0, 0]
+
+
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("epilogue", ["store", "add", "swiglu"])
 def test_whole_tiles_give_the_product(coopmat_device, kind, epilogue):
@@ -90,12 +150,12 @@ def test_the_device_chooses_a_cut_that_gives_the_product(coopmat_device, m, n, k
     assert error(linear_gemm(coopmat_device, x, rows, "F16"), want) < tolerance("F16")
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", *K_TYPES])
 def test_rounding_weights_to_float16_costs_little(coopmat_device, kind):
     rows, x, _, want = case(kind, 64, 64, 256, rounded=False)
     cost = error(linear_gemm(coopmat_device, x, rows, kind, cut=gemm(coopmat_device, *CUTS[2])), want)
     print(f"{kind}: {cost:.1e} of the square")
-    assert 1e-9 < cost < (5e-7 if kind == "Q4_1" else 1e-7)
+    assert 1e-9 < cost < (5e-7 if kind in ("Q4_1", "Q4_K", "Q5_K") else 2e-7 if kind == "Q6_K" else 1e-7)
 
 
 def test_columns_of_sixteen_are_staged_alone(coopmat_device):
@@ -162,7 +222,7 @@ def test_a_cut_that_does_not_fit_is_refused_in_one_line(coopmat_device):
 
 @pytest.mark.parametrize("rows", [65, 512, 4096])
 @pytest.mark.parametrize(("n", "k"), [(28672, 4096), (4096, 14336), (6144, 4096), (1000, 512)])
-@pytest.mark.parametrize("layout", ["f16", "q8", "q4", "q4m"])
+@pytest.mark.parametrize("layout", GEMM_LAYOUTS)
 def test_the_chosen_cut_fits_every_kind_of_device(layout, n, k, rows):
     from types import SimpleNamespace
 

@@ -3,12 +3,15 @@
 import gguf
 import numpy as np
 import pytest
-from k_blocks import K_TYPES, random_rows
+from k_blocks import K_TYPES, float16_values, random_rows
 
 from labkit.ops.embedding import embedding
+from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.linear import linear, reference
-from labkit.ops.linear_cuts import Lanes, MatvecK, choose
+from labkit.ops.linear_cuts import Coopmat, Lanes, MatvecK, _coopmat, choose, subgroup_for_coopmat
 from labkit.ops.rounding import as_int8
+from labkit.vulkan.compile import load_spirv
+from labkit.vulkan.reflect import reflect
 
 TOLERANCE = {
     "store": 1e-8,
@@ -71,6 +74,43 @@ def test_integer_dot_products_equal_the_product_with_activations_rounded_to_int8
     assert error(linear(device, x, rows, kind, epilogue=epilogue, y=y, cut=cut), want) < TOLERANCE[epilogue]
 
 
+# activation rows, and fr, fc, sr, sc, sk, unroll of a cut; n, k, epilogue. Each type meets two: the CPU driver takes long to
+# compile one
+MATRIX = [
+    ("Q4_K", 13, (1, 1, 1, 1, 2, 2), 37, 768, "store"), ("Q5_K", 29, (2, 1, 1, 2, 1, 1), 48, 256, "swiglu"),
+    ("Q6_K", 16, (2, 1, 1, 1, 4, 2), 7, 512, "add"), ("Q4_K", 48, (4, 1, 1, 2, 1, 1), 64, 256, "add"),
+    ("Q5_K", 33, (2, 2, 1, 1, 4, 1), 37, 1280, "store"), ("Q6_K", 32, (1, 2, 2, 1, 1, 1), 64, 512, "store"),
+]  # fmt: skip
+# of the square. With a minimum a weight is rounded once or, the product in it before, twice: 8e-8 of the square between them
+MATRIX_TOLERANCE = {"Q4_K": 2e-7, "Q5_K": 2e-7, "Q6_K": 1e-8}
+
+
+@pytest.mark.parametrize(("kind", "m", "pieces", "n", "k", "epilogue"), MATRIX, ids=str)
+def test_cooperative_matrices_give_the_product_of_both_sides_rounded_to_float16(
+    coopmat_device, kind, m, pieces, n, k, epilogue
+):
+    cut = Coopmat(*pieces, size=coopmat_device.coopmat_size, subgroup=subgroup_for_coopmat(coopmat_device))
+    rows, x, y = case(kind, m, n, k, epilogue, 12)
+    want = reference(x.astype(np.float16), float16_values(rows, kind), epilogue, y)
+    got = linear(coopmat_device, x, rows, kind, epilogue=epilogue, y=y, cut=cut)
+    assert error(got, want) < max(MATRIX_TOLERANCE[kind], TOLERANCE[epilogue])
+    # and what rounding weights costs: 2^-11 at most of a scale, of a product and of a sum
+    assert error(got, reference(x.astype(np.float16), values(rows, kind), epilogue, y)) < 2e-6
+
+
+@pytest.mark.parametrize("rows", [2, 8, 16, 17, 32, 64])
+@pytest.mark.parametrize("n", [4096, 28672])
+@pytest.mark.parametrize("layout", ["q4k", "q5k", "q6k", "bf16", "q4", "q8"])
+def test_what_a_cut_of_matrices_unpacks_fits_in_shared_memory(layout, rows, n):
+    cut = _coopmat(layout, rows, n, n > 16384, False, 16, 0, 32)
+    constants = {
+        "CM": 16, "CN": 16, "CK": 16, "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc, "SK": cut.sk,
+        "UNROLL": cut.unroll, "SUBGROUP": 32, "LOCAL": 32 * cut.sr * cut.sc * cut.sk,
+    }  # fmt: skip
+    assert reflect(load_spirv("linear_coopmat", layout), "linear_coopmat", constants).shared_bytes <= 49152
+    assert cut.fc * cut.sc * 16 >= rows
+
+
 @pytest.mark.parametrize("kind", K_TYPES)
 @pytest.mark.parametrize("byte", [0x00, 0xFF, 0x80, 0x7F])
 def test_extreme_codes_and_scales_do_not_overflow_the_integer_sums(device, kind, byte):
@@ -111,7 +151,8 @@ def gpu(device, monkeypatch):
 @pytest.mark.parametrize("kind", K_TYPES)
 @pytest.mark.parametrize("m", [1, 4, 7, 20])
 @pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
-def test_a_gpu_takes_integer_dot_products_unless_exact(gpu, kind, m, n, k, epilogue):
+def test_a_gpu_without_matrices_takes_integer_dot_products_unless_exact(gpu, monkeypatch, kind, m, n, k, epilogue):
+    monkeypatch.setattr(type(gpu), "coopmat_size", 0)
     layout = {"Q4_K": "q4k", "Q5_K": "q5k", "Q6_K": "q6k"}[kind]
     cut, why = choose(gpu, layout, m, n, k, exact=False, swiglu=epilogue == "swiglu")
     rows, x, y = case(kind, m, n, k, epilogue, 11)
@@ -125,6 +166,22 @@ def test_a_gpu_takes_integer_dot_products_unless_exact(gpu, kind, m, n, k, epilo
     assert why
     want = reference(x, values(rows, kind), epilogue, y)
     assert error(linear(gpu, x, rows, kind, epilogue=epilogue, y=y, exact=True), want) < TOLERANCE[epilogue]
+
+
+@pytest.mark.parametrize("layout", ["q4k", "q5k", "q6k", "bf16"])
+def test_more_rows_than_one_go_to_matrices_where_there_are_some(coopmat_device, monkeypatch, layout):
+    monkeypatch.setattr(type(coopmat_device), "is_cpu", False)
+
+    def chosen(rows, exact=False):
+        return choose(coopmat_device, layout, rows, 4096, 4096, exact=exact, swiglu=False)
+
+    for rows in (2, 8, 9, 64):
+        assert isinstance(chosen(rows)[0], Coopmat)
+        assert not chosen(rows)[1]
+    for rows in (65, 2048):
+        assert isinstance(chosen(rows)[0], Gemm)
+    for rows, exact in ((1, False), (1, True), (8, True), (300, True)):
+        assert not isinstance(chosen(rows, exact)[0], Coopmat | Gemm)
 
 
 def test_without_integer_dot_products_activations_stay_float32(gpu, monkeypatch):
