@@ -123,7 +123,8 @@ def engine(device: RecordingDevice) -> None:
 
     quants = ["f32", *QUANTS]
     settings = [(quant, "fast", "f16") for quant in quants] + [(quant, "exact", "f16") for quant in quants]
-    for quant, arithmetic, kv in [*settings, ("f16", "fast", "f32"), ("f16", "exact", "f32")]:
+    settings += [(quant, arithmetic, "f32") for quant in ("f16", "q8_0") for arithmetic in ("fast", "exact")]
+    for quant, arithmetic, kv in settings:
         model = ShapeModel(SHAPE, "f16" if quant == "f32" else quant)
         if quant == "f32":
             _retype(model, "", "F32")
