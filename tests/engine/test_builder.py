@@ -3,14 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from gpu_cuts import as_on_a_gpu
 from tiny_models import words
 
 from labkit.engine.engine import Engine
 from labkit.models.shapes import SHAPES, ShapeModel
-from labkit.ops import linear_cuts
-from labkit.ops.linear_cuts import Coopmat, MatvecInt8, MatvecK
-from labkit.ops.linear_int8 import choose as choose_int8
-from labkit.vulkan.device import Device
 
 NEAR = 2e-2  # of a log-probability, fast against exact
 SETTINGS = {"slots": 32, "context": 256, "kv": "f16", "ub": 64}
@@ -19,34 +16,6 @@ PROMPTS = [words(i, 5 + i, 512) for i in range(20)]
 LONG = words(99, 200, 512)
 LAYERS = SHAPES["tiny"].layers
 WIDE = replace(SHAPES["tiny"], hidden=256, heads=8)  # rows long enough for int8 matrices of 8x8x8
-
-
-def as_on_a_gpu(patch: pytest.MonkeyPatch, device: Device) -> None:
-    """Have a CPU driver run what a GPU would, in smaller pieces, for those take it half a minute to compile, and repeated as
-    for large matrices, so that a SwiGLU is left rounded. What all pieces compute is what tests/ops/test_linear*.py are
-    about."""
-    patch.setattr(linear_cuts, "tuned", lambda device: {})
-    if not device.is_cpu:
-        return
-
-    def coopmat(layout, rows, n, many, swiglu, size, columns, subgroup):
-        return Coopmat(1, 1, 1, 1, 2, 1, size, subgroup, columns=columns)
-
-    def int8(device, layout, rows, n, k):
-        cut = choose_int8(device, layout, rows, n, k)
-        return replace(cut, fr=1, fc=1, sr=64 // cut.m, sk=1, ahead=2)
-
-    choose_k = linear_cuts._choose_k
-
-    def k_quants(device, rows, k, many, exact):
-        cut, why = choose_k(device, rows, k, many, exact)
-        return (replace(cut, repeat=4) if rows == 1 and isinstance(cut, MatvecK) else cut), why
-
-    patch.setattr(linear_cuts, "_matvec_int8", lambda layout, n, k: MatvecInt8(1, 1, 4, 1, repeat=4))
-    patch.setattr(linear_cuts, "_choose_k", k_quants)
-    patch.setattr(Device, "is_cpu", property(lambda self: False))
-    patch.setattr(linear_cuts, "_coopmat", coopmat)
-    patch.setattr(linear_cuts, "choose_int8", int8)
 
 
 def wide(quant: str) -> ShapeModel:

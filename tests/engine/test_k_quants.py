@@ -5,6 +5,7 @@ from collections.abc import Callable
 import gguf
 import numpy as np
 import pytest
+from gpu_cuts import as_on_a_gpu
 from k_models import CONFIG, HIDDEN, MIXES, quantise, write
 from tiny_models import words
 
@@ -54,6 +55,23 @@ def test_tokens_and_log_probabilities_are_those_of_the_dequantised_weights(devic
     limit = 1e-3 if arithmetic == "exact" else 5e-2  # fast may round activations to int8 on a GPU
     np.testing.assert_allclose(alone.logprobs, truth[rows, list(alone.token_ids)], rtol=0, atol=limit)
     assert np.all(truth[rows, list(alone.token_ids)] >= truth.max(axis=1) - 2 * limit), "no token was far likelier"
+
+
+@pytest.mark.parametrize("mix", ["q4_k_m", "q5_k_m"])
+def test_matrices_over_prompts_and_streams_say_what_numpy_says_of_the_dequantised_weights(
+    coopmat_device, models, monkeypatch, mix
+):
+    """Two layouts in a model, so that a norm is rounded for each; 90 rows of a prompt at once, and then three streams."""
+    as_on_a_gpu(monkeypatch, coopmat_device)
+    model, prompts = models(mix), [words(7, 90), words(8, 9), words(9, 20)]
+    with Engine(model, coopmat_device, slots=4, context=256, kv="f16", ub=128, arithmetic="fast") as engine:
+        got = engine.generate(prompts, max_tokens=STEPS, ignore_eos=True, logprobs=8)
+        ran = {d.kernel for made in engine.executor._programs.values() for d in made.program.dispatches}
+        assert {"linear_gemm", "linear_coopmat"} <= {kernel.split(".")[0] for kernel in ran}
+        engine.weights.pool.check_guards()
+    for prompt, said in zip(prompts, got, strict=True):
+        truth = NumpyExecutor(model).logprobs([*prompt, *said.token_ids], STEPS)[np.arange(STEPS), list(said.token_ids)]
+        np.testing.assert_allclose(said.logprobs, truth, rtol=0, atol=5e-2)  # as of int8 activations above
 
 
 @pytest.mark.parametrize("mix", ["q4_k_m", "q5_k_m"])
