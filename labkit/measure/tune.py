@@ -13,6 +13,7 @@ from labkit.measure.ops_bench.matrices import Shape, make_matrices, shapes_of
 from labkit.measure.roofline import seconds_of
 from labkit.models.shapes import AnyModel
 from labkit.ops import linear, linear_int8
+from labkit.ops.gemm_cuts import GEMM_LAYOUTS
 from labkit.ops.linear_cuts import (
     CODES,
     K_CODES,
@@ -58,7 +59,10 @@ def candidates(device: Device, layout: str, rows: int, n: int, k: int, *, swiglu
         yield from _int8(device, layout, rows, n, k)
         return
     size = device.coopmat_size
-    if not size or layout != "f16":
+    if not size or layout not in GEMM_LAYOUTS:
+        return
+    if layout != "f16":
+        yield from _unpacked(device, layout, rows)
         return
     columns = 8 if rows <= 8 and 8 in device.coopmat_columns else size
     fc = -(-rows // columns)
@@ -79,6 +83,19 @@ def _one_row(device: Device, layout: str, n: int, k: int, *, leaving: bool) -> I
     for wide, teams, unroll, pipe, repeat in itertools.product((1, 2, 4), (8, 16), (1, 2, 4), (False, True), turns):
         if wide * unroll <= 4 and (wide * repeat % 4 == 0 if leaving else repeat == 1 or wide == 1):
             yield kind(1, wide, teams, unroll, pipe, repeat)
+
+
+def _unpacked(device: Device, layout: str, rows: int) -> Iterator[Cut]:
+    """Cooperative matrices over what linear_coopmat.comp makes float16 in shared memory; and few rows of K-quants by int8."""
+    size, fc = device.coopmat_size, -(-rows // device.coopmat_size)
+    bytes_each = 768 if layout == "bf16" else 2304  # of a unit of 16 rows
+    for fr, sr, sk, unroll in itertools.product((1, 2, 4), (1, 2), (2, 4, 8, 16), (1, 2, 4)):
+        shared = sr * sk * (-(-fr * size // 16) * unroll * bytes_each + fc * size * size * 4)
+        if sr * sk <= 16 and fr * fc <= 16 and shared <= device.info.max_shared_bytes:
+            yield Coopmat(fr, fc, sr, 1, sk, unroll, size, subgroup_for_coopmat(device))
+    if layout in K_CODES and rows <= 8 and device.has("intdot"):
+        for tiles, teams in itertools.product((1, 2), (8, 16)):
+            yield MatvecK(rows, tiles, teams, 1)
 
 
 def _int8(device: Device, layout: str, rows: int, n: int, k: int) -> Iterator[Cut]:
