@@ -126,7 +126,7 @@ def test_the_plan_of_memory_is_what_is_held(tiny, device):
     with Engine(model, device, slots=32, context=512) as engine:
         plan = plan_memory(
             model, device, slots=32, context=512, kv="f16", loaded=False,
-            working=working_bytes(model.config, device, 32, 512),
+            working=working_bytes(model.config, device, 32, 512, engine.ub),
         )  # fmt: skip
         held = engine.memory
         asked = sum(buffer.nbytes for buffer in engine.executor.pool.buffers)
