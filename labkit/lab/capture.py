@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 
@@ -53,14 +54,16 @@ def boot_id() -> str | None:
 
 def capture_git(root: Path) -> Git | None:
     """The commit under `root`, whether its code differs, and a hash of the difference (tracked changes and untracked
-    files; the lab's own data and ledgers are not code). None outside a repository or without git."""
+    files; the lab's own data and ledgers are not code). Outside a repository what LABKIT_COMMIT says, 40 hex digits, or
+    None."""
     paths = ["--", ".", *(f":(exclude){name}" for name in OWN_OUTPUT)]
     try:
         commit = _git(root, "rev-parse", "HEAD").decode().strip()
         diff = _git(root, "diff", "HEAD", "--binary", *paths)
         untracked = _git(root, "ls-files", "--others", "--exclude-standard", "-z", *paths)
     except (OSError, subprocess.CalledProcessError):
-        return None
+        told = os.environ.get("LABKIT_COMMIT", "")
+        return Git(commit=told, dirty=None) if re.fullmatch("[0-9a-f]{40}", told) else None
     digest = hashlib.sha256(diff)
     names = [name for name in untracked.split(b"\0") if name]
     for name in sorted(names):

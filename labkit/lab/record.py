@@ -77,10 +77,11 @@ class Host(Frozen):
 
 
 class Git(Frozen):
-    """The commit of the code; `diff_sha256` covers changed and untracked code, not the lab's own data."""
+    """The commit of the code; `diff_sha256` covers changed and untracked code, not the lab's own data. `dirty` is None
+    where the code lies outside a repository and LABKIT_COMMIT says what it is."""
 
     commit: str
-    dirty: bool
+    dirty: bool | None
     diff_sha256: str | None = None
 
 

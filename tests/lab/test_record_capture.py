@@ -126,3 +126,13 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path: 
         write_atomic(path, "\ud800")
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_outside_a_repository_the_commit_is_what_one_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.setenv("LABKIT_COMMIT", "ab" * 20)
+    state = capture_git(tmp_path)
+    assert state is not None
+    assert (state.commit, state.dirty, state.diff_sha256) == ("ab" * 20, None, None)
+    monkeypatch.setenv("LABKIT_COMMIT", "main")
+    assert capture_git(tmp_path) is None
