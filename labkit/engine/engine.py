@@ -129,7 +129,7 @@ class Engine:
         except BaseException:
             resident.release(self.weights)
             raise
-        self.scheduler = Scheduler(slots, context, self.executor.max_rows)
+        self.scheduler = Scheduler(slots, context, self.executor.max_rows, self.ub)
         self.steps: list[StepRecord] = []
         self._batch: _Batch | None = None  # what runs next, when it is known
         self._step_s: dict[int, float] = {}  # seconds a step takes, by padded width
@@ -443,6 +443,12 @@ class Engine:
     def kv_bytes_per_token(self) -> int:
         """Bytes one position of one stream takes in the cache, all layers."""
         return token_bytes(self.model.config, self.kv)
+
+    def micro_batches(self, prompt_tokens: int) -> int:
+        """Steps in which a prompt of `prompt_tokens`, alone, is read. Two `ub` that give one number of steps, one, are the
+        same program: there the knob is inactive. Raises ParameterError for fewer tokens than one."""
+        _whole("prompt_tokens", prompt_tokens, 1, 1 << 30)
+        return -(-prompt_tokens // min(self.ub, self.executor.max_rows))
 
     def dispatches(self, width: int) -> int:
         """Dispatches of one decode step at `width` streams."""

@@ -66,9 +66,9 @@ class Step:
 class Scheduler:
     """Slots, the waiting line, and the choice of rows. Knows nothing of the device."""
 
-    def __init__(self, slots: int, context: int, max_rows: int) -> None:
+    def __init__(self, slots: int, context: int, max_rows: int, ub: int) -> None:
         self.slots = [Slot(i) for i in range(slots)]
-        self.context, self.max_rows = context, max_rows
+        self.context, self.max_rows, self.ub = context, max_rows, ub
         self.waiting: deque[Request] = deque()
         self.busy: list[Slot] = []  # slots with a request, in order
 
@@ -104,7 +104,7 @@ class Scheduler:
         reading = [slot for slot in busy if slot.pending > 1]
         made = 0
         for slot in (*decoding, *reading):
-            take = min(slot.pending, limit - made)
+            take = min(slot.pending, limit - made, self.ub + min(len(decoding), made) - made)  # one row, or of prompts ub
             if take <= 0:
                 break
             part = np.empty((take, 5), np.uint32)

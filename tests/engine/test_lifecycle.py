@@ -390,3 +390,20 @@ def test_a_shape_without_a_file_decodes_random_weights(device):
         assert all(np.isfinite(c.logprobs).all() for c in done)
     with pytest.raises(ParameterError, match=r"shape 'huge' is not one of"):
         ShapeModel("huge")
+
+
+def test_a_micro_batch_is_asked_for_or_the_devices_own(device, tiny):
+    model = tiny("llama-q4_1").model
+    with Engine(model, device, slots=2, context=256, ub=16) as small:
+        assert small.ub == 16
+        assert [small.micro_batches(n) for n in (1, 16, 17, 100)] == [1, 1, 2, 7]
+        words = list(range(3, 60))
+        steps = len(small.steps)
+        ids = small.generate([words], max_tokens=4)[0].token_ids
+        assert sum(not s.decode_only for s in small.steps[steps:]) == small.micro_batches(len(words))
+    with Engine(model, device, slots=2, context=256, arithmetic="exact") as usual:
+        assert usual.ub == (32 if device.is_cpu else usual.ub)
+        assert len(usual.generate([words], max_tokens=4)[0].token_ids) == len(ids)
+    for wrong in (0, 15, 8192, 48, True, "32"):
+        with pytest.raises(ParameterError, match="not a power of two from 16 to 4096"):
+            Engine(model, device, slots=2, context=256, ub=wrong)
