@@ -60,7 +60,9 @@ def laws(parts: Sequence[Fitted], *, title: str, subtitle: str = "") -> "go.Figu
         figure.update_xaxes(title_text=part.x_title, row=2, col=column)
         figure.update_xaxes(rangemode="tozero", col=column)
         figure.update_yaxes(title_text=part.y_title, row=1, col=column)
-        figure.update_yaxes(title_text="off the law (%)", rangemode="normal", nticks=5, row=2, col=column)
+        figure.update_yaxes(title_text="off (%)", rangemode="normal", nticks=5, row=2, col=column)
+    figure.update_xaxes(title_font_size=13)
+    figure.update_yaxes(title_font_size=13)
     claim(figure, title, subtitle)
     figure.update_layout(margin={"t": figure.layout.margin.t + 28})
     return figure
