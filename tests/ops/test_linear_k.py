@@ -152,7 +152,7 @@ def gpu(device, monkeypatch):
 @pytest.mark.parametrize("m", [1, 4, 7, 20])
 @pytest.mark.parametrize(("n", "k", "epilogue"), CASES)
 def test_a_gpu_without_matrices_takes_integer_dot_products_unless_exact(gpu, monkeypatch, kind, m, n, k, epilogue):
-    monkeypatch.setattr(type(gpu), "coopmat_size", 0)
+    monkeypatch.setattr(gpu, "coopmat_size", 0)
     layout = {"Q4_K": "q4k", "Q5_K": "q5k", "Q6_K": "q6k"}[kind]
     cut, why = choose(gpu, layout, m, n, k, exact=False, swiglu=epilogue == "swiglu")
     rows, x, y = case(kind, m, n, k, epilogue, 11)
