@@ -41,7 +41,7 @@ layout(constant_id = 4) const uint FC = 4;
 layout(constant_id = 5) const uint SR = 2;
 layout(constant_id = 6) const uint SC = 2;
 layout(constant_id = 7) const uint BK = 32;        // a multiple of 16, and of 32 for quantised weights
-layout(constant_id = 8) const uint BUFFERS = 2;
+layout(constant_id = 8) const uint BUFFERS = 1;
 layout(constant_id = 9) const bool AHEAD = false;  // load the next fragments before the last are multiplied
 layout(constant_id = 10) const uint PUT_AT = 0;    // BUFFERS 2: put the next columns 0 before the steps, 1 among, 2 behind them
 layout(constant_id = 11) const bool SPREAD = false; // invocations go down a tile's rows first: banks differ, cache lines too
