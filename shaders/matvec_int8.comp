@@ -50,7 +50,6 @@ layout(push_constant, std430) uniform Push {
     EPILOGUE_PUSH
     Floats4 gain;
     Words logit_rows;
-    Floats2 y_scales;  // with OUT
     uint x_stride;     // of float32 x, with GATHER
     float eps;
 };

@@ -12,6 +12,7 @@ _HELD = 16  # components of a matrix an invocation may have
 _NONE = 0xFFFFFFFF
 _NIBBLES = 8  # components that fit a constant, 4 bits each
 _known: "weakref.WeakKeyDictionary[Device, Layout | None]" = weakref.WeakKeyDictionary()
+_known_operands: "weakref.WeakKeyDictionary[Device, Operands | None]" = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,59 @@ class Layout:
     shared_by: int
     direct: bool
     order: int
+
+
+@dataclass(frozen=True)
+class Operands:
+    """In what order invocations hold the operands of a 16x8x16 float16 product (shaders/include/fragments.glsl).
+
+    Lane g * 4 + t has pairs of columns 2t and 2t + 8 in rows g and g + 8 of A, and of rows of B in column g, as of
+    mma.sync (PTX ISA). Bits 4p to 4p + 3 say which pair components 2p and 2p + 1 are: of A 2 * (row g + 8) + (column 2t +
+    8), of B (row 2t + 8).
+    """
+
+    a: int
+    b: int
+
+
+def read_operands(device: Device) -> np.ndarray:
+    """uint32 [2, 32, 16]: index r * 16 + c of each component of A and B of 16x8x16; all ones where none."""
+    with device.pool("fragment layout") as pool:
+        found = pool.buffer(2 * 32 * _HELD * 4)
+        device.kernel("fragment_layout", "", {}, 32).run(1, found=found)
+        return found.download(np.uint32, (2, 32, _HELD))
+
+
+def understand_operands(found: np.ndarray) -> Operands | None:
+    """The order in what `read_operands` found, or None where an invocation holds other elements."""
+    a, b = _pairs(found[0], 4, transposed=False), _pairs(found[1], 2, transposed=True)
+    return None if a is None or b is None else Operands(a, b)
+
+
+def operands_of(device: Device) -> Operands | None:
+    """`understand_operands` of what the device says, asked once; it lists 16x8x16 float16 products."""
+    if device not in _known_operands:
+        _known_operands[device] = understand_operands(read_operands(device))
+    return _known_operands[device]
+
+
+def _pairs(held: np.ndarray, count: int, *, transposed: bool) -> int | None:
+    """The pairs an operand has, 4 bits each, if they are `count`, each once and the same in all lanes."""
+    lane = np.arange(32)[:, None]
+    if (held[:, 2 * count :] != _NONE).any() or (held[:, : 2 * count] == _NONE).any():
+        return None
+    across, along = np.divmod(held[:, : 2 * count].astype(int), 16)
+    if transposed:
+        across, along = along, across
+    half, of = np.divmod(across - lane // 4, 8)
+    far, within = np.divmod(along - lane % 4 * 2, 8)
+    which = half * 2 + far
+    if of.any() or (within != np.arange(2 * count) % 2).any() or (which != which[0]).any():
+        return None
+    pairs: list[int] = which[0, ::2].tolist()
+    if pairs != which[0, 1::2].tolist() or sorted(pairs) != list(range(count)):
+        return None
+    return sum(pair << (4 * p) for p, pair in enumerate(pairs))
 
 
 def read(device: Device) -> np.ndarray:

@@ -19,6 +19,7 @@ from labkit.ops.linear_cuts import (
     parts_bytes,
     rounds_here,
 )
+from labkit.ops.linear_fragments import Fragments
 from labkit.ops.rounding import Rounded, Rounding, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
@@ -57,7 +58,7 @@ def absorbs_norm(device: Device, cut: Cut, matrix: Matrix, rows: int) -> bool:
 
 def leaves(cut: Cut, matrix: Matrix, rows: int, rounding: Rounding) -> bool:
     """Whether `cut` can leave a SwiGLU rounded as its reader wants it: tiles, or one row of int8 codes."""
-    if isinstance(cut, Coopmat | Gemm):
+    if isinstance(cut, Coopmat | Fragments | Gemm):
         return rounding.kind == "float16"
     if isinstance(cut, CoopmatInt8):
         return rounding.kind == "int8_tiles" and cut.sr * cut.fr * cut.m % 64 == 0 and matrix.n % 64 == 0
@@ -122,10 +123,10 @@ def record(
     if tiled is not None and not leaves(cut, matrix, rows, tiled.rounding):
         raise ParameterError(f"{type(cut).__name__} over {rows} rows does not leave {tiled.rounding}")
     width = matrix.n // 2 if swiglu else matrix.n
-    if tiled is not None and isinstance(cut, Coopmat):
+    if tiled is not None and isinstance(cut, Coopmat | Fragments):
         if not swiglu or width % 16:  # of a last tile that is not whole, nobody would write the rest
             raise ParameterError(
-                f"Coopmat leaves tiles of a swiglu of a multiple of 16 columns, not {epilogue} of {width}"
+                f"{type(cut).__name__} leaves tiles of a swiglu of a multiple of 16 columns, not {epilogue} of {width}"
             )
         if tiled.rounding.kind != "float16" or tiled.k != width or tiled.rows < rows:
             raise ParameterError(
@@ -166,6 +167,8 @@ def record(
                 program, matrix, rounded, tiled or target, rows=rows, y_stride=y_stride, epilogue=epilogue, label=call.label,
                 why=why, cut=cut,
             )  # fmt: skip
+        elif isinstance(cut, Fragments):
+            call.fragments(cut, rounded)
         else:
             call.coopmat(cut, rounded)
 

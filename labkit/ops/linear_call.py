@@ -166,8 +166,8 @@ class Call:
         )
         if self.tiled is not None:
             constants |= {"OUT": 1 + self.tiled.rounding.order}
-        scales = self.tiled.scales if self.tiled is not None else None
-        push |= given | {"x_stride": self.x_stride, "y_scales": scales or self.y, **self._gathered()}
+            push["table"] = self.tiled.scales
+        push |= given | {"x_stride": self.x_stride, **self._gathered()}
         sources = [self.x] if rounded is None else rounded.ranges
         op = "matvec_k_int8" if k_quant else "matvec_int8"
         self._dispatch(op, constants | finish, self._tile_grid(cut), push, sources)

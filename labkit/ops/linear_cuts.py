@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from labkit.ops.gemm_cuts import GEMM_LAYOUTS, Gemm, gemm_cut
+from labkit.ops.linear_fragments import MOST_ROWS, Fragments, choose_fragments, fragments_lack
 from labkit.ops.linear_int8 import CoopmatInt8
 from labkit.ops.linear_int8 import choose as choose_int8
 from labkit.ops.linear_int8 import fits as fits_int8
@@ -83,10 +84,10 @@ class Coopmat:
         return self.columns or self.size
 
 
-Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | CoopmatInt8 | Gemm
+Cut = Lanes | Matvec | MatvecInt8 | MatvecK | Coopmat | CoopmatInt8 | Fragments | Gemm
 
 
-TUNABLE = (Matvec, MatvecInt8, MatvecK, Coopmat, CoopmatInt8)  # what `lab tune` may keep
+TUNABLE = (Matvec, MatvecInt8, MatvecK, Coopmat, CoopmatInt8, Fragments)  # what `lab tune` may keep
 
 
 def parts_bytes(cut: Matvec | MatvecInt8 | MatvecK) -> int:
@@ -123,8 +124,11 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     size = device.coopmat_size
     if layout in CODES and rows == 1 and device.has("intdot") and k % 32 == 0:
         return _matvec_int8(layout, n, k), ""
-    if layout in CODES and 1 < rows <= 64 and fits_int8(device, layout, n, k):
-        return choose_int8(device, layout, rows, n, k), ""
+    if layout in CODES and 1 < rows <= MOST_ROWS:
+        if not (lack := fragments_lack(device, layout, n, k)):
+            return choose_fragments(device, layout, rows, n, k), ""
+        if fits_int8(device, layout, n, k):
+            return choose_int8(device, layout, rows, n, k), lack
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
         return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""

@@ -8,6 +8,7 @@ from labkit.ops import int8_tiles
 from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.int8_tiles import Int8Tiles, order_for, place_tiles
 from labkit.ops.linear_cuts import Coopmat, CoopmatInt8, Cut, MatvecInt8, MatvecK
+from labkit.ops.linear_fragments import Fragments
 from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
 
@@ -50,7 +51,7 @@ def rounding_for(cut: Cut, layout: str) -> Rounding | None:
         return Rounding("int8", int(layout != "q8"))
     if isinstance(cut, CoopmatInt8):
         return Rounding("int8_tiles", order_for(layout), layout == "q4m")
-    if isinstance(cut, Coopmat | Gemm):
+    if isinstance(cut, Coopmat | Fragments | Gemm):
         return Rounding("float16", FLOAT16_ORDERS.get(layout, 2))
     return None
 

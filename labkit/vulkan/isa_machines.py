@@ -95,4 +95,11 @@ def like(device: Device) -> RecordingDevice:
             found.array(np.uint32, known.shape)[:] = known  # type: ignore[attr-defined]
 
         made.answers["coopmat_layout"] = answer
+        if any((s.m, s.n, s.k, s.a) == (16, 8, 16, "float16") for s in matrix_shapes(device)):
+            operands = coopmat_layout.read_operands(device)
+
+            def answer_operands(*, found: object, known: np.ndarray = operands) -> None:
+                found.array(np.uint32, known.shape)[:] = known  # type: ignore[attr-defined]
+
+            made.answers["fragment_layout"] = answer_operands
     return made

@@ -58,7 +58,8 @@ void prepare_row() {
 }
 
 // With OUT, SWIGLU leaves its row rounded for the mat-vec behind it: a workgroup's groups follow each other, their results
-// gather in `gated`, and finish_row writes codes in order OUT - 1 to y and scales to y_scales, from element `first` of `width`.
+// gather in `gated`, and finish_row writes codes in order OUT - 1 to y and scales to `table`, of which no other epilogue than
+// ROPE_KV has a use (128 bytes hold no pointer more), from element `first` of `width`.
 #define GROUP(turn) (OUT > 0 ? gl_WorkGroupID.x * REPEAT + (turn) : gl_WorkGroupID.x + (turn) * gl_NumWorkGroups.x)
 const uint GATED = TILES * TILE / 2;
 shared float gated[OUT > 0 ? GATED * REPEAT : 1];
@@ -74,7 +75,7 @@ void finish_row(uint first, uint width) {
         const int word = round_quad(a, OUT - 1, d, sum);
         if (i < GATED * REPEAT / 4 && first + i * 4 < width) {
             Words(y).v[first / 4 + i] = uint(word);
-            if (i % 8 == 0) y_scales.v[(first + i * 4) / 32] = vec2(d, d * float(sum));
+            if (i % 8 == 0) table.v[(first + i * 4) / 32] = vec2(d, d * float(sum));
         }
     }
 }
