@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import ParameterError
+from labkit.ops.coopmat_layout import operands_of
 from labkit.ops.kv_cache import PAGE, KVCache
 from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Lanes, Matvec, MatvecInt8, MatvecK
+from labkit.ops.linear_fragments import LANES, Fragments, M, N, check_fragments
 from labkit.ops.rounding import Rounded
 from labkit.vulkan.kernel import Grid
 from labkit.vulkan.memory import Buffer, Range
@@ -13,7 +15,7 @@ from labkit.vulkan.program import Program
 
 Constants = dict[str, int | float | bool]
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2, "rope_kv": 3}
-FINISHING = (Matvec, MatvecInt8, MatvecK, Coopmat)  # cuts whose kernels include epilogue.glsl whole
+FINISHING = (Matvec, MatvecInt8, MatvecK, Coopmat, Fragments)  # cuts whose kernels include epilogue.glsl whole
 
 
 @dataclass(frozen=True)
@@ -186,3 +188,18 @@ class Call:
         grid = (-(-m.n // (cut.sr * cut.fr * cut.size)), -(-self.rows // (cut.sc * cut.fc * cut.width)))
         push |= {"x": rounded.data}
         self._dispatch("linear_coopmat", constants | finish, grid, push, rounded.ranges, cut.subgroup)
+
+    def fragments(self, cut: Fragments, rounded: Rounded) -> None:
+        m, device = self.matrix, self.program.device
+        check_fragments(cut, device, m.layout, m.n, m.k)
+        lie = operands_of(device)
+        assert lie is not None
+        finish, push = self._finish()
+        constants: Constants = {
+            "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc, "SK": cut.sk, "PIPE": cut.pipe, "PIPE_X": cut.pipe_x,
+            "PAIRED": cut.paired, "A_OF": lie.a, "B_OF": lie.b, "TAIL": m.k // 32 % (4 * cut.sk) != 0, "LOCAL": cut.local,
+            "TILED": 0 if self.tiled is None else 1 + self.tiled.rounding.order,
+        }  # fmt: skip
+        grid = (-(-m.n // (cut.sr * cut.fr * M)), -(-self.rows // (cut.sc * cut.fc * N)))
+        push |= {"x": rounded.data}
+        self._dispatch("linear_fragments", constants | finish, grid, push, rounded.ranges, LANES)
