@@ -196,7 +196,9 @@ def _matvec_int8(layout: str, n: int, k: int) -> MatvecInt8:
     repeat = _repeat(-(-n // 16))
     if layout == "q8":
         return MatvecInt8(1, 1, 16, 4, pipe=k > 8192 or repeat > 1, repeat=repeat)
-    return MatvecInt8(1, 1, 16, 2 if k > 8192 or repeat > 1 else 1, pipe=True, repeat=repeat)
+    if n > 16384:
+        return MatvecInt8(1, 4, 8, 1)
+    return MatvecInt8(1, 1, 16, 2 if k > 8192 else 1, pipe=True)
 
 
 def _coopmat(
