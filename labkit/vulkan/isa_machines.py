@@ -40,6 +40,14 @@ def _rdna3(found: np.ndarray) -> None:
     found[1], found[2] = lane % 16 * 16 + e, e * 16 + lane % 16
 
 
+def _mma(found: np.ndarray) -> None:
+    """mma.m16n8k16 (PTX ISA), two accumulators and two B side by side."""
+    lane, e = np.mgrid[0:32, 0:8]
+    found[:] = 0xFFFFFFFF
+    found[:2, :, :8] = (lane // 4 + e // 2 % 2 * 8) * 16 + lane % 4 * 2 + e % 2 + e // 4 * 8
+    found[2, :, :8] = (lane % 4 * 2 + e % 2 + e // 2 % 2 * 8) * 16 + lane // 4 + e // 4 * 8
+
+
 FLOAT16 = (("float16", "float32"), ("float16", "float16"))
 INT8 = (("int8", "int32"), ("uint8", "uint32"))
 
@@ -53,6 +61,7 @@ class Machine:
     layout: Callable[[np.ndarray], None] | None = None
     lacks: tuple[str, ...] = ()
     cpu: bool = False
+    narrow: bool = False  # it multiplies float16 as 16x8x16 too, A and B of the same layout
 
 
 AMD = 0x1002
@@ -62,10 +71,18 @@ MACHINES = {
     "gfx1201": Machine("Radeon AI PRO R9700 (RDNA 4)", FLOAT16 + INT8, _rdna4),
     "gfx1151": Machine("Radeon 8060S (RDNA 3.5)", FLOAT16 + INT8, _rdna3),
     "float16 matrices": Machine("a card with matrices of float16 alone", FLOAT16, _rdna4),
+    "mma": Machine("a card whose matrices lie as PTX's", FLOAT16 + INT8, _mma, narrow=True),
     "no matrices": Machine("an R9700 with a Mesa before 25.2, or an older card", lacks=("coopmat",)),
     "cpu": Machine("a driver on the CPU", lacks=_ON_CPU, cpu=True),
     "small cpu": Machine("one without 64-bit integers", lacks=(*_ON_CPU, "int64"), cpu=True),
 }
+
+
+def _narrow(layout: Callable[[np.ndarray], None], found: np.ndarray) -> None:
+    """A, and the left half of B, of a layout whose first four components of B are in that half."""
+    square = np.empty((3, *found.shape[1:]), np.uint32)
+    layout(square)
+    found[0], found[1, :, :4], found[1, :, 4:] = square[1], square[2, :, :4], 0xFFFFFFFF
 
 
 def device_like(name: str) -> RecordingDevice:
@@ -77,9 +94,12 @@ def device_like(name: str) -> RecordingDevice:
     if machine.cpu:
         return RecordingDevice(_info(name, "cpu", 0, (8, 8, 8), 32 << 10, features))
     shapes = [MatrixShape(16, 16, 16, element, element, total) for element, total in machine.products]
+    shapes += [MatrixShape(16, 8, 16, "float16", "float16", "float32")] * machine.narrow
     device = RecordingDevice(_info(name, "discrete", AMD, (64, 32, 64), 64 << 10, features), shapes)
     if layout := machine.layout:
         device.answers["coopmat_layout"] = lambda found: layout(found.array(np.uint32, (3, 32, 16)))
+    if layout and machine.narrow:
+        device.answers["fragment_layout"] = lambda found: _narrow(layout, found.array(np.uint32, (2, 32, 16)))
     return device
 
 
