@@ -27,7 +27,7 @@ layout(push_constant, std430) uniform Push { Words4 w; Words scales; Words4 y; u
 void main() {  // grid: x = run, y = row tile
     const uint row = gl_LocalInvocationIndex, run = gl_WorkGroupID.x, tile = gl_WorkGroupID.y;
     uvec4 halves[4];
-    unpack32(fetch32(w, scales, tile, row, run, k), row, run, halves);
+    unpack32(fetch32(w, scales, tile, row, run, k), row, halves);
     for (uint i = 0; i < 4; i++) y.v[((tile * 16 + row) * gl_NumWorkGroups.x + run) * 4 + i] = halves[i];
 }
 """
@@ -36,7 +36,7 @@ DEFINES = {
     "q4m": ["WEIGHT_Q4", "WEIGHT_MIN"], "q4k": ["WEIGHT_K", "WEIGHT_Q4K"], "q5k": ["WEIGHT_K", "WEIGHT_Q5K"],
     "q6k": ["WEIGHT_K", "WEIGHT_Q6K"],
 }  # fmt: skip
-ORDER = {"f16": [0, 1, 2, 3, 4, 5, 6, 7], "q8": [0, 2, 1, 3, 4, 6, 5, 7]}  # element of each half-word
+ORDER = {"f16": [*range(8)], "bf16": [*range(8)], "q8": [0, 2, 1, 3, 4, 6, 5, 7]}  # element of each half-word
 OTHERS = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
