@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,13 +42,15 @@ class Numbers(click.ParamType):
 
 
 class BenchCommand(click.Command):
-    """`lab bench`; as `lab bench ops ...` it is the command of single operations."""
+    """`lab bench`; `lab bench ops ...` measures single operations, `lab bench figure ...` draws stored benches."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args and args[0] == "ops":
             return ops_command.make_context("bench ops", args[1:], parent, **extra)
+        if args and args[0] == "figure":
+            return figure_command.make_context("bench figure", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -89,6 +92,7 @@ def command(**o: Any) -> None:
       lab bench smollm2-135m
       lab bench --shape mistral-7b --quant f16,q8_0 --against llama-server
       lab bench ops --shape mistral-7b --quant q4_0
+      lab bench figure RUN RUN --out figures/bench.png
     """
     try:
         with terminating():
@@ -217,3 +221,26 @@ def bench_ops(o: dict[str, Any]) -> bool:
     names = chosen(o["names"])
     models = models_of(o["model"], o["shape"], o["quant"])
     return shown(o, run_ops(names, models, device, **record_of(o)))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("runs", nargs=-1, required=True)
+@click.option("--phase", type=click.Choice(["decode", "prefill"]), default="decode", show_default=True)
+@click.option("--title", default=None, help="The claim that the picture shows.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The .png to write.")
+def figure_command(runs: tuple[str, ...], phase: str, title: str | None, out: Path) -> None:
+    """Draw the rates of stored benches of one device in one picture: a line a runtime and quantisation."""
+    import tempfile
+
+    from labkit.lab.bench_figure import figure_of_runs
+    from labkit.lab.figures import write_png
+    from labkit.lab.lab import Lab
+
+    lab = Lab()
+    made = figure_of_runs([lab.find_run(run) for run in runs], phase, title=title)
+    with tempfile.TemporaryDirectory() as folder:
+        stored = Path(folder) / "figure.json"
+        stored.write_text(made.to_json(), encoding="utf-8")
+        if not write_png(stored, out):
+            raise ParameterError(f"{out} could not be drawn: `lab doctor` says what pictures need")
+    click.echo(str(out))

@@ -1,9 +1,13 @@
 """The picture of a bench: decode rates over streams, or prefill rates where nothing was decoded."""
 
+import json
+from types import SimpleNamespace
+
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.bench_figure import figure
+from labkit.lab.bench_figure import figure, figure_of_runs
+from labkit.lab.lab import StoredRun
 from labkit.measure.bench.report import Results
 from labkit.measure.bench.settings import Cell
 from labkit.measure.bench.sides import Sample
@@ -32,3 +36,35 @@ def test_the_figure_is_of_decode_rates_or_of_prefill_where_there_are_none() -> N
     assert "prompt tokens a second" in figure(only.rows(), only, subtitle="").layout.title.text
     with pytest.raises(ParameterError, match="no cell to draw"):
         figure([], Results(), subtitle="")
+
+
+def stored(tmp_path, name: str, device: str, quant: str) -> StoredRun:
+    """What a picture needs of a stored bench."""
+    folder = tmp_path / name
+    folder.mkdir()
+    lines = ["block,order,cell,metric,value,utc"]
+    for i, (runtime, streams, rate) in enumerate([("llama-server", 1, 9.0), ("labkit", 1, 20.0), ("labkit", 8, 150.0)]):
+        cell = {"runtime": runtime, "quant": quant, "phase": "decode", "streams": streams, "prompt": 16}
+        quoted = json.dumps(cell).replace('"', '""')
+        lines.append(f'0,{i},"{quoted}",decode_tok_s,{rate},2026-12-01T00:00:00Z')
+    (folder / "measurements.csv").write_text("\n".join(lines) + "\n")
+    record = SimpleNamespace(id=name, device={"name": device})
+    return StoredRun(record, folder)  # type: ignore[arg-type]
+
+
+def test_stored_benches_are_drawn_in_one_picture_ours_first(tmp_path):
+    made = figure_of_runs([stored(tmp_path, "a", "card", "f16"), stored(tmp_path, "b", "card", "q8_0")], "decode")
+    names = list(dict.fromkeys(trace.name for trace in made.data if trace.name))
+    assert [name for name in names if ":" not in name] == [
+        "labkit f16", "labkit q8_0", "llama-server f16", "llama-server q8_0",
+    ]  # fmt: skip
+    points = {(x, y) for trace in made.data for x, y in zip(trace.x or (), trace.y or (), strict=False)}
+    assert {(1, 20.0), (8, 150.0), (1, 9.0)} <= points
+
+
+def test_benches_of_two_devices_or_without_the_phase_are_refused(tmp_path):
+    one, other = stored(tmp_path, "a", "card", "f16"), stored(tmp_path, "b", "another", "f16")
+    with pytest.raises(ParameterError, match="another and card: a picture has one device"):
+        figure_of_runs([one, other], "decode")
+    with pytest.raises(ParameterError, match="no bench here has prefill rates"):
+        figure_of_runs([one], "prefill")
