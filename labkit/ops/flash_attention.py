@@ -81,9 +81,8 @@ def choose(device: Device, group: int, head_dim: int) -> tuple[Cut | None, str]:
         return None, f"heads of {head_dim} are no multiple of 16"
     wide = {"size": size, "subgroup": subgroup_for_coopmat(device)}
     pack = next(n for n in (8, 4, 2, 1) if n <= group and (group % n == 0 or n == 1))
-    held = (
-        head_dim // size // (2 if layout.transposed else 1)
-    )  # the other way round, each invocation has more of k and v
+    # the other way round, or through memory, an invocation has more of k and v beside its q
+    held = head_dim // size // (2 if layout.transposed or not layout.direct else 1)
     for subgroups, columns in ((4, 32), (4, 16)):  # on an H200 four are as fast as eight, and share a multiprocessor
         cut = Cut(subgroups, 1, columns, min(pack, subgroups), held, **wide)
         if cut.shared_bytes(head_dim, layout) <= device.info.max_shared_bytes:

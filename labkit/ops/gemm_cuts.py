@@ -7,6 +7,7 @@ from labkit.ops.layouts import TILE
 from labkit.vulkan.device import Device
 
 GEMM_LAYOUTS = ("f16", "bf16", "q8", "q4", "q4m", "q4k", "q5k", "q6k")  # what shaders/linear_gemm.comp has variants for
+AMD = 0x1002  # PCI vendor
 _MOST_COLUMNS = 8  # fragments of x a subgroup may own: the rounds its epilogue is written out for
 
 
@@ -92,7 +93,9 @@ def gemm_cut(device: Device, layout: str, rows: int, n: int, k: int, swiglu: boo
     if not size or layout not in GEMM_LAYOUTS:
         return None
     codes = layout not in ("f16", "bf16")
-    if size < 16:  # a driver on the CPU
+    if device.info.vendor_id == AMD:  # 256 registers an invocation, and 64 KiB of shared memory
+        tried = [Gemm(4, 2, 2, 4), Gemm(4, 2, 2, 2, 32, 1)]
+    elif size < 16:  # a driver on the CPU
         tried = [Gemm(2, 2, 2, 2, 32, 1)]
     elif codes:
         wide = Gemm(4, 4, 4, 2, 32, 1, ahead=True, spread=True) if layout != "q8" else Gemm(4, 4, 2, 4, 32, 1, group=4)

@@ -1,8 +1,8 @@
 """How a linear operation is cut into work, and which cut a device takes for a width: the choice and its reason."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from labkit.ops.gemm_cuts import GEMM_LAYOUTS, Gemm, gemm_cut
+from labkit.ops.gemm_cuts import AMD, GEMM_LAYOUTS, Gemm, gemm_cut
 from labkit.ops.linear_fragments import MOST_ROWS, Fragments, choose_fragments, fragments_lack
 from labkit.ops.linear_int8 import CoopmatInt8
 from labkit.ops.linear_int8 import choose as choose_int8
@@ -127,7 +127,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if layout in CODES and 1 < rows <= MOST_ROWS:
         if not (lack := fragments_lack(device, layout, n, k)):
             return choose_fragments(device, layout, rows, n, k), ""
-        if fits_int8(device, layout, n, k):
+        if fits_int8(device, layout, n, k) and device.info.vendor_id != AMD:  # whose compiler spills what is on its way
             return choose_int8(device, layout, rows, n, k), lack
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
@@ -142,7 +142,10 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if staged is not None:
         return staged, ""
     columns = 8 if rows <= 8 and layout == "f16" and 8 in device.coopmat_columns else 0
-    return _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device)), ""
+    found = _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device))
+    if device.info.vendor_id == AMD and found.fr * found.fc >= 4:  # else its registers spill
+        found = replace(found, unroll=min(found.unroll, 2))
+    return found, ""
 
 
 def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tuple[Cut, str]:

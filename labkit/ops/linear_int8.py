@@ -146,9 +146,11 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int) -> CoopmatInt
         fr, sr, sk, group, ahead, ahead_x = 4, 1, 8, 8, 2, 1
     else:
         fr, sr, sk, group, ahead, ahead_x = 2, 1, 8, 8, 2, 0
+    if shape.n == 16:  # as on AMD, where registers hold little more than the sums
+        fr, sr, sk, group, ahead, ahead_x, fc = 2, 1, 8, 8, 1 if q8 else 2, 0, 1
     cut = CoopmatInt8(
         fr, fc, sr, 1, sk, min(group, shape.kf), ahead, shape.m, shape.n, shape.k, shape.kf, subgroup_size(device), ahead_x,
-        pipe=not (q8 and n >= 16384 and fc == 4),
+        pipe=shape.n < 16 and not (q8 and n >= 16384 and fc == 4),
     )  # fmt: skip
     while cut.sk > 1 and (
         shared_bytes(cut, layout) > device.info.max_shared_bytes
