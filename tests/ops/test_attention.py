@@ -288,5 +288,5 @@ def test_wrong_arguments_are_refused_in_one_line(device):
     with device.pool() as pool:
         cache = upload(pool, case.k, case.v, case.pages)
         qkv, rows, y = pool.buffer(case.qkv), pool.buffer(case.rows), pool.buffer(4 * 16 * 4)
-        with pytest.raises(ParameterError, match="needs (576|864) bytes of scratch"):
+        with pytest.raises(ParameterError, match=r"needs (576|864) bytes of scratch"):
             record(device.program(), qkv, rows, cache, None, y, count=1, heads=4, qkv_stride=128, y_stride=64, splits=3)
