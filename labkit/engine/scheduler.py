@@ -104,7 +104,9 @@ class Scheduler:
         reading = [slot for slot in busy if slot.pending > 1]
         made = 0
         for slot in (*decoding, *reading):
-            take = min(slot.pending, limit - made, self.ub + min(len(decoding), made) - made)  # one row, or of prompts ub
+            take = min(
+                slot.pending, limit - made, self.ub + min(len(decoding), made) - made
+            )  # one row, or of prompts ub
             if take <= 0:
                 break
             part = np.empty((take, 5), np.uint32)

@@ -140,7 +140,9 @@ def _install_backport(codename: str, mirror: str, say: Say) -> None:
         options = private_apt(Path(name), mirror, suites, system_packages=True)
         run_command(["apt-get", *options, "-q", "update"])
         release = f"{codename}-backports"
-        run_command(["apt-get", *options, "-q", "install", "-y", "--no-install-recommends", "-t", release, *DRIVER_PACKAGES])
+        run_command(
+            ["apt-get", *options, "-q", "install", "-y", "--no-install-recommends", "-t", release, *DRIVER_PACKAGES]
+        )
 
 
 def install_driver(say: Say = print) -> None:

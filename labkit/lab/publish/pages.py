@@ -138,7 +138,10 @@ def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], boo
     record = run.record
     code = {"notebook": record.notebook, "notebook_sha256": record.notebook_sha256}
     if record.git:
-        code |= {"commit": record.git.commit, "changed files": {True: "yes", False: "no", None: "not seen"}[record.git.dirty]}
+        code |= {
+            "commit": record.git.commit,
+            "changed files": {True: "yes", False: "no", None: "not seen"}[record.git.dirty],
+        }
     times = {"started": record.started, "ended": record.ended, "state": record.state, "reason": record.reason}
     tables = [
         ("Parameters", record.parameters, True),
