@@ -124,6 +124,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     size = device.coopmat_size
     if layout in CODES and rows == 1 and device.has("intdot") and k % 32 == 0:
         return _matvec_int8(layout, n, k), ""
+    lack = ""
     if layout in CODES and 1 < rows <= MOST_ROWS:
         if not (lack := fragments_lack(device, layout, n, k)):
             return choose_fragments(device, layout, rows, n, k), ""
@@ -131,7 +132,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
             return choose_int8(device, layout, rows, n, k), lack
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1
-        return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), ""
+        return MatvecInt8(_columns(rows), tiles, 16, 1 if many or layout == "q8" else 2), lack
     if rows == 1:
         return _matvec(rows, n, many), "one row: as fast as a matrix unit, and exact"
     if layout not in GEMM_LAYOUTS:
@@ -145,7 +146,7 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     found = _coopmat(layout, rows, n, many, swiglu, size, columns, subgroup_for_coopmat(device))
     if device.info.vendor_id == AMD and found.fr * found.fc >= 4:  # else its registers spill
         found = replace(found, unroll=min(found.unroll, 2))
-    return found, ""
+    return found, lack
 
 
 def _choose_k(device: Device, rows: int, k: int, many: bool, exact: bool) -> tuple[Cut, str]:

@@ -226,9 +226,21 @@ def test_a_cut_that_does_not_fit_is_refused_in_one_line(coopmat_device):
 def test_the_chosen_cut_fits_every_kind_of_device(layout, n, k, rows):
     from types import SimpleNamespace
 
-    for size, subgroup, shared in ((16, 32, 49152), (16, 32, 65536), (16, 32, 32768), (8, 8, 32768)):
+    nvidia, amd, mesa = 0x10DE, 0x1002, 0x10005
+    kinds = (
+        (16, 32, 49152, nvidia),
+        (16, 32, 65536, amd),
+        (16, 32, 32768, nvidia),
+        (16, 32, 32768, amd),
+        (8, 8, 32768, mesa),
+    )
+    for size, subgroup, shared, vendor in kinds:
         info = SimpleNamespace(
-            max_shared_bytes=shared, subgroup_min=subgroup, subgroup_max=subgroup, subgroup_size=subgroup
+            max_shared_bytes=shared,
+            subgroup_min=subgroup,
+            subgroup_max=subgroup,
+            subgroup_size=subgroup,
+            vendor_id=vendor,
         )
         cut = gemm_cut(SimpleNamespace(info=info, coopmat_size=size), layout, rows, n, k, False)
         assert cut is not None
