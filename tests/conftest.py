@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def imitation(tmp_path: Path) -> Path:
     """The path of an executable that behaves as llama-server; the environment's IMITATION makes it fail."""
-    source = Path(__file__).with_name("imitation_server.py").read_text()
+    source = Path(__file__).with_name("imitation_server.py")
     program = tmp_path / "bin" / "llama-server"
     program.parent.mkdir()
-    program.write_text(f"#!{sys.executable} -S\n{source}")
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{source}" "$@"\n')  # paths may have spaces in them
     program.chmod(0o755)
     return program
