@@ -19,6 +19,8 @@ from labkit.vulkan.reflect import reflect
 
 if TYPE_CHECKING:
     from labkit.models.shapes import ShapeModel
+    from labkit.vulkan.memory import Pool
+    from labkit.vulkan.program import Program
 
 SHAPE = "mistral-7b"  # the shape whose programs are recorded: large and small matrices, 32 q heads to 8 of K and V
 DECODE_WIDTHS = (1, 2, 4, 8, 16, 32)
@@ -252,3 +254,30 @@ def int8_matrices(device: RecordingDevice) -> None:
             y = pool.buffer(rows * n * 4)
             for epilogue in ("store", "add", "swiglu"):
                 linear_int8.record(program, matrix, tiles, y, y_stride=n, epilogue=epilogue, cut=cut)
+            _leave_int8_tiles(device, program, pool, layout, rows)
+
+
+def _leave_int8_tiles(device: RecordingDevice, program: "Program", pool: "Pool", layout: str, rows: int) -> None:
+    """What leaves the tiles that these products read: a norm, and attention on a device that is no CPU."""
+    from labkit.engine.cache import make_cache
+    from labkit.models.shapes import SHAPES
+    from labkit.ops import attention, rms_norm
+    from labkit.ops.rounding import Rounding, place, scratch_bytes
+
+    config = SHAPES["mistral-7b"]
+    k, heads = config.hidden, config.heads
+    to = place(
+        pool.buffer(scratch_bytes(rows, k)), Rounding("int8_tiles", int(layout != "q8"), layout == "q4m"), rows, k
+    )
+    rms_norm.record_rounded(program, pool.buffer(rows * k * 4), pool.buffer(k * 4), to, eps=1e-5, x_stride=k)
+    if device.is_cpu:
+        return
+    stride = (heads + 2 * config.kv_heads) * config.head_dim
+    for kv in ("f16", "f32"):
+        cache = make_cache(pool, config, slots=1, context=1024, kv=kv)[0]
+        for splits in (1, 8):
+            attention.record(
+                program, pool.buffer(rows * stride * 4), pool.buffer(rows * 32), cache,
+                pool.buffer(attention.partial_bytes(rows, heads, config.head_dim, splits)), to, count=rows, heads=heads,
+                qkv_stride=stride, y_stride=k, splits=splits, tickets=pool.buffer(attention.ticket_bytes(rows, heads)),
+            )  # fmt: skip

@@ -225,7 +225,9 @@ def test_without_radv_it_says_how_to_get_it(monkeypatch, tmp_path):
 def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str) -> None:
     """Have a Python program stand for the process that compiles; RADV's manifest is played too."""
     script = folder / "python"
-    script.write_text(f"#!{sys.executable}\nimport json, os, sys\norder = json.load(sys.stdin)\n{program}\n")
+    body = folder / "played.py"
+    body.write_text(f"import json, os, sys\norder = json.load(sys.stdin)\n{program}\n")
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{body}" "$@"\n')  # paths may have spaces in them
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     (folder / "radeon_icd.x.json").write_text(json.dumps({"ICD": {"library_path": "x.so", "api_version": "1.4"}}))
     monkeypatch.setenv("VK_DRIVER_FILES", str(folder / "radeon_icd.x.json"))
