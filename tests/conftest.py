@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit.commands.test import APART, WHY_NOT
+from labkit.vulkan import program
 from labkit.vulkan.device import Device
 
 
@@ -16,6 +17,8 @@ from labkit.vulkan.device import Device
 def device() -> Iterator[Device]:
     """The best device here, its buffers born filled with NaN and followed by guard words."""
     with Device(poison=True) as opened:
+        if opened.is_cpu:  # it compiles within a submit, and a busy machine may take minutes over a kernel of matrices
+            program.GPU_TIMEOUT_S = 900.0
         yield opened
 
 
