@@ -1,5 +1,6 @@
 """`lab ledger`: lists, shows, verifies and renders the entries; waives faults and corrects entries with a reason."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,7 +76,8 @@ def verify(as_json: bool) -> None:
     found = verify_ledger(Lab().root)
     if as_json:
         faults = [fault._asdict() for fault in found.faults]
-        write_json({"entries": found.entries, "sound": found.sound, "faults": faults})
+        counts = {"entries": found.entries, "missing": found.missing, "by_hand": found.by_hand}
+        write_json(counts | {"imported": found.imported, "sound": found.sound, "faults": faults})
     else:
         for fault in found.faults:
             click.echo(f"{fault.kind:8}{fault}")
@@ -83,8 +85,9 @@ def verify(as_json: bool) -> None:
     if wrong:
         raise LedgerError(f"{len(wrong)} of the ledger's statements do not agree with its data; first: {wrong[0]}")
     if not as_json:
-        recomputed = found.entries - len(found.faults)
-        click.echo(f"{recomputed} of {found.entries} entries recomputed from their data; all agree")
+        click.echo(f"{found.entries - found.missing} of {found.entries} entries recomputed from their data; all agree")
+        if found.by_hand or found.imported:
+            click.echo(f"without data to check: {found.by_hand} notes by hand, {found.imported} imported pieces")
 
 
 @command.command()
@@ -108,6 +111,33 @@ def render(as_json: bool) -> None:
     for edit in done.kept:
         click.echo(f"kept an edit by hand of {edit.ledger}, {edit.anchor or 'above the first entry'}", err=True)
     click.echo(f"rendered {', '.join(changed)}" if changed else "nothing to change")
+
+
+@command.command("import")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@as_json_option
+def import_files(files: tuple[Path, ...], as_json: bool) -> None:
+    """Take notes you have already: FINDINGS.md, MISTAKES.md, OPEN-PROBLEMS.md, LEVERS.md of your own.
+
+    Each section (`## 2026-12-01 · what was found`) and each row of LEVERS.md becomes an entry, its text byte for byte,
+    sorted in by its date and marked unverified. Importing a file again takes only what is new in it.
+    """
+    from labkit.lab.lab import Lab
+    from labkit.lab.ledger import import_notes
+
+    taken = import_notes(Lab().root, files)
+    if as_json:
+        write_json(
+            [
+                {"file": file.name, "sha256": file.sha256, "ledger": file.ledger, "found": len(file.pieces), "new": new}
+                for file, new in taken
+            ]
+        )
+        return
+    for file, new in taken:
+        dated = sum(bool(piece.dated) for piece in file.pieces)
+        here = f", {len(file.pieces) - new} here already" if new < len(file.pieces) else ""
+        click.echo(f"{file.ledger}: {new} imported ({dated} of {len(file.pieces)} dated{here}), marked unverified")
 
 
 @command.command()

@@ -1,25 +1,23 @@
-"""`lab note`: a dated note by a person in a ledger."""
-
-from typing import TYPE_CHECKING
+"""`lab note`: an entry by hand in a ledger."""
 
 import click
 
-if TYPE_CHECKING:
-    from labkit.lab.events import Ledger
-
 
 @click.command()
+@click.argument("kind", type=click.Choice(("finding", "mistake", "problem")))
 @click.argument("text")
-@click.option("--mistake", "place", flag_value="MISTAKES.md", help="Put it in MISTAKES.md.")
-@click.option("--problem", "place", flag_value="OPEN-PROBLEMS.md", help="Put it in OPEN-PROBLEMS.md.")
-@click.option("--finding", "place", flag_value="FINDINGS.md", default="FINDINGS.md", help="FINDINGS.md (the default).")
-def command(text: str, place: "Ledger") -> None:
-    """Add a dated note to a ledger; the first line of TEXT is its heading, `-` reads it from stdin."""
+def command(kind: str, text: str) -> None:
+    """Write a dated entry by hand: a finding, a mistake or an open problem.
+
+    The first line of TEXT is its heading; `-` reads it from stdin. The entry says that it is a person's word.
+    """
     import sys
 
+    from labkit.lab.events import Ledger
     from labkit.lab.lab import Lab
-    from labkit.lab.ledger import note
+    from labkit.lab.ledger import MOST_WORDS, note
 
+    places: dict[str, Ledger] = {"finding": "FINDINGS.md", "mistake": "MISTAKES.md", "problem": "OPEN-PROBLEMS.md"}
     lab = Lab()
-    path = note(lab.root, sys.stdin.read() if text == "-" else text, place)
-    click.echo(f"noted in {place} ({path.relative_to(lab.root)})")
+    path = note(lab.root, sys.stdin.read(MOST_WORDS + 2) if text == "-" else text, places[kind])
+    click.echo(f"noted in {places[kind]} ({path.relative_to(lab.root)})")

@@ -5,7 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from labkit.lab.events import Correction, EntryEvent, Events, HandEdit, NoteEvent, Scope, Stored, Waiver, digest
+from labkit.lab.events import (
+    Correction,
+    EntryEvent,
+    Events,
+    HandEdit,
+    ImportedEvent,
+    NoteEvent,
+    Scope,
+    Stored,
+    Waiver,
+    digest,
+)
 from labkit.lab.plan import Plan
 from labkit.lab.verdict import Verdict, pool
 
@@ -78,11 +89,13 @@ class Entry:
 
 @dataclass
 class Book:
-    """Everything the ledgers show. `entries` hold looks too; `invalid` are the runs of scopes without any verdict."""
+    """Everything the ledgers show. `entries` hold looks too; `invalid` are the runs of scopes without any verdict;
+    `imported` are the pieces of a person's notes from elsewhere, each once."""
 
     entries: list[Entry]
     invalid: list[Stored]
     notes: list[Stored]
+    imported: list[Stored]
     edits: list[tuple[Stored, HandEdit]]
     problems: list[str]
 
@@ -162,7 +175,17 @@ def read_book(events: Events) -> Book:
     ]
     notes = [item for item in events.stored if isinstance(item.event, NoteEvent)]
     edits = [(item, item.event) for item in events.stored if isinstance(item.event, HandEdit)]
-    return Book(entries, sorted(without, key=lambda item: item.name, reverse=True), notes, edits, problems)
+    invalid_runs = sorted(without, key=lambda item: item.name, reverse=True)
+    return Book(entries, invalid_runs, notes, imported_once(events), edits, problems)
+
+
+def imported_once(events: Events) -> list[Stored]:
+    """The imported pieces, oldest event first; one that came twice (on two branches, say) stands once."""
+    pieces: dict[str, Stored] = {}
+    for item in events.stored:
+        if isinstance(item.event, ImportedEvent):
+            pieces.setdefault(item.event.identity, item)
+    return list(pieces.values())
 
 
 def fold_scope(

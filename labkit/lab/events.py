@@ -22,6 +22,7 @@ from labkit.lab.verdict import Verdict
 
 EVENT_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}\.json")
 LOCK_WAIT_S = 120
+MOST_EVENT_BYTES = 32 << 20  # the largest that is read; a run of a thousand blocks has 0.1 MB
 Ledger = Literal["FINDINGS.md", "MISTAKES.md", "OPEN-PROBLEMS.md", "LEVERS.md"]
 
 
@@ -115,6 +116,27 @@ class NoteEvent(Event):
     ledger: Ledger = "FINDINGS.md"
 
 
+class ImportedEvent(Event):
+    """A piece of a person's notes from elsewhere, its `text` byte for byte as it stood in `file`. Its numbers have no
+    samples here, so it is unverified. `dated` is its own date (or ""); `table` is the head of the table it is a row of;
+    `copy_number` tells equal pieces of one file apart."""
+
+    kind: Literal["imported"] = "imported"
+    ledger: Ledger
+    file: str
+    file_sha256: str
+    place: int
+    dated: str = ""
+    table: str = ""
+    copy_number: int = 0
+    text: str
+
+    @property
+    def identity(self) -> str:
+        """What is the same when the piece is imported again, whatever stands around it by then."""
+        return digest(json.dumps([self.ledger, self.table, self.text, self.copy_number]))
+
+
 class Waiver(Event):
     """A person's reason to let a run count although `fault` spoke against it; it is printed on the entry."""
 
@@ -143,7 +165,9 @@ class HandEdit(Event):
     diff: tuple[str, ...]
 
 
-AnyEvent = Annotated[EntryEvent | NoteEvent | Waiver | Correction | HandEdit, Field(discriminator="kind")]
+AnyEvent = Annotated[
+    EntryEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit, Field(discriminator="kind")
+]
 _reader: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
@@ -152,7 +176,7 @@ class Stored:
     """An event with the name of its file, which orders events: by time, then by content."""
 
     name: str
-    event: EntryEvent | NoteEvent | Waiver | Correction | HandEdit
+    event: EntryEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit
 
     @property
     def mark(self) -> str:
@@ -193,7 +217,8 @@ def events_folder(root: Path) -> Path:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Holds the ledger's lock. It falls free when its holder dies. LedgerError when it cannot be had in two minutes."""
+    """Holds the ledger's lock, without which nothing is written. It falls free when its holder dies. LedgerError when it
+    cannot be had in two minutes."""
     from filelock import FileLock, Timeout
 
     folder = events_folder(root)
@@ -204,6 +229,8 @@ def writing(root: Path) -> Iterator[None]:
     except Timeout:
         raise LedgerError(f"another process has held the ledger for {LOCK_WAIT_S} s; see {folder / '.lock'}") from None
     try:
+        for left in folder.glob(".*Z-*.json.*"):  # by a process that died before its event had its name
+            left.unlink(missing_ok=True)
         yield
     finally:
         lock.release()
@@ -275,9 +302,12 @@ def read_event(path: Path) -> Stored:
     if not EVENT_NAME.fullmatch(path.name):
         raise LedgerError(f"{where} is not named as an event; restore its name or remove it")
     try:
-        content = path.read_bytes()
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= MOST_EVENT_BYTES else b""
     except OSError as error:
         raise LedgerError(f"{where} cannot be read: {error.strerror}") from None
+    if size > MOST_EVENT_BYTES:
+        raise LedgerError(f"{where} has {size:,} bytes, which no event has; restore it from git or remove it")
     if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
         raise LedgerError(
             f"{where} is damaged or was changed: its name's hash is not its content's; restore it from git"

@@ -13,6 +13,7 @@ from labkit.lab.events import (
     EntryEvent,
     Events,
     HandEdit,
+    ImportedEvent,
     Ledger,
     NoteEvent,
     Waiver,
@@ -21,13 +22,24 @@ from labkit.lab.events import (
     write_event,
     writing,
 )
-from labkit.lab.ledger_files import CONFLICT, LedgerFile, edit_lines, ledger_text, read_ledger, write_if_changed
+from labkit.lab.ledger_files import (
+    LINE_SHAPE,
+    LedgerFile,
+    edit_lines,
+    ledger_content,
+    ledger_text,
+    read_ledger,
+    write_if_changed,
+)
 from labkit.lab.measurements import read_rows
+from labkit.lab.notes_file import NotesFile, read_notes
 from labkit.lab.plan import read_plan, stored_hash
 from labkit.lab.record import RunRecord, canonical_cell, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
 from labkit.lab.scope import scope_of
 from labkit.lab.verdict import judge, judge_folder
+
+MOST_WORDS = 100_000  # characters of a person's note, reason or correction
 
 
 @dataclass(frozen=True)
@@ -97,9 +109,37 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
 
 def note(root: Path, text: str, ledger: Ledger = "FINDINGS.md") -> Path:
     """Adds a dated note by a person, its first line the heading, and renders. LedgerError when it says nothing."""
-    if not text.strip():
-        raise LedgerError("the note is empty; give it at least a line of text")
-    return add(root, NoteEvent(utc=utc_exact(), text=text.strip(), ledger=ledger))
+    text = said(text, "the note is empty; give it at least a line of text")
+    return add(root, NoteEvent(utc=utc_exact(), text=text, ledger=ledger))
+
+
+def import_notes(root: Path, paths: Iterable[Path]) -> list[tuple[NotesFile, int]]:
+    """Takes a person's notes files into the ledger, a piece an event; (file, how many of its pieces were new) of each.
+
+    All files are read and checked before anything is written. What was imported before is not taken again."""
+    files = [read_notes(path) for path in paths]
+    taken: list[tuple[NotesFile, int]] = []
+    with writing(root):
+        check_ledgers(root)
+        known = {event.identity for event in read_events(root).of(ImportedEvent)}
+        for file in files:
+            new = 0
+            for place, piece in enumerate(file.pieces):
+                event = ImportedEvent(
+                    utc=utc_exact(),
+                    ledger=file.ledger,
+                    file=file.name,
+                    file_sha256=file.sha256,
+                    place=place,
+                    **piece._asdict(),
+                )
+                if event.identity not in known:
+                    known.add(event.identity)
+                    write_event(root, event)
+                    new += 1
+            taken.append((file, new))
+    render(root, only_if_stale=True)
+    return taken
 
 
 def waive(root: Path, run: str, fault: str, reason: str) -> Path:
@@ -109,29 +149,46 @@ def waive(root: Path, run: str, fault: str, reason: str) -> Path:
     if fault not in event.faults:
         has = f"it has: {', '.join(event.faults)}" if event.faults else "nothing about it can be waived"
         raise LedgerError(f"{event.run} has no fault {fault!r}; {has}")
-    if not reason.strip():
-        raise LedgerError(f"waiving {fault!r} needs a reason: it is printed on the entry")
-    return add(root, Waiver(utc=utc_exact(), run=event.run, fault=fault, reason=reason.strip()))
+    reason = said(reason, f"waiving {fault!r} needs a reason: it is printed on the entry")
+    return add(root, Waiver(utc=utc_exact(), run=event.run, fault=fault, reason=reason))
 
 
 def correct(root: Path, name: str, text: str, retracts: bool = False) -> Path:
     """Adds a person's correction to the entry with this anchor or run; with `retracts` it is struck through, moves to
     the mistakes, and its runs no longer count. LedgerError when there is no such entry, or nothing is said."""
     entry = require_entry(read_book(read_events(root)), name)
-    if not text.strip():
-        raise LedgerError("the correction is empty; say what is wrong")
+    text = said(text, "the correction is empty; say what is wrong")
     if retracts and entry.struck:
         raise LedgerError(f"{entry.anchor} is struck through already")
     run = entry.newest.run if entry.anchor == name else name
-    return add(root, Correction(utc=utc_exact(), run=run, text=text.strip(), retracts=retracts))
+    return add(root, Correction(utc=utc_exact(), run=run, text=text, retracts=retracts))
+
+
+def said(text: str, empty: str) -> str:
+    """A person's words without blanks around them. LedgerError when there are none, too many, or they are no text."""
+    text = text.strip()
+    if not text:
+        raise LedgerError(empty)
+    if len(text) > MOST_WORDS:
+        raise LedgerError(f"the text has over {MOST_WORDS:,} characters; keep it in a file and say where that is")
+    if "\0" in text or text != text.encode(errors="replace").decode():
+        raise LedgerError("the text holds bytes that are no UTF-8 text; write it as UTF-8")
+    return text
 
 
 def add(root: Path, event: NoteEvent | Waiver | Correction) -> Path:
     """Writes an event and renders."""
     with writing(root):
+        check_ledgers(root)
         path = write_event(root, event.model_copy(update={"utc": utc_exact()}))
     render(root, only_if_stale=True)
     return path
+
+
+def check_ledgers(root: Path) -> None:
+    """LedgerError when one of the files cannot be rendered into, before anything is written."""
+    for name in LEDGERS:
+        ledger_content(root / name)
 
 
 def render(root: Path, only_if_stale: bool = False) -> Rendered:
@@ -161,29 +218,29 @@ def render(root: Path, only_if_stale: bool = False) -> Rendered:
 
 
 def shows(path: Path, events: Events) -> bool:
-    """Whether a ledger was rendered from these very events."""
-    try:
-        return f" state {events.state} through " in path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return False
+    """Whether a ledger was rendered from these very events, and not merged by git since."""
+    states = [match["state"] for match in LINE_SHAPE.finditer(ledger_content(path))]
+    return states == [events.state]
 
 
 def find_edits(events: Events, files: dict[Ledger, LedgerFile]) -> tuple[list[HandEdit], list[str]]:
-    """What people changed below the line since each ledger was rendered, and a line for what is not an edit: the marks
-    of an unresolved merge, since the blocks of both sides come from the events."""
+    """What people changed below the line since each ledger was rendered, and a line for each ledger that git merged: the
+    blocks of both branches come from the events."""
     edits: list[HandEdit] = []
     problems: list[str] = []
     now: dict[str, list[Block]] = {}
     for name, file in files.items():
+        if file.merged:
+            problems.append(
+                f"{name} was merged by git line by line and is rendered again from the events of both branches; an edit "
+                f"by hand that either had below the line stands in git alone (git log -p -m {name})"
+            )
         if not file.edited:
             continue
         earlier = events.through(file.through)
         then = render_book(read_book(earlier)) if earlier.state == file.state else {}
         now = now or render_book(read_book(events))
         for block in file.edited:
-            if CONFLICT.search(block.text):
-                problems.append(f"{name}: merge conflict marks at {block.anchor or 'the top'} were rendered away")
-                continue
             rendered = text_of(now, name, block.anchor)
             if rendered == block.text:
                 continue

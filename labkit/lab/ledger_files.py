@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from labkit.errors import LedgerError
 from labkit.lab.events import digest
 from labkit.lab.record import write_atomic
 from labkit.lab.render import Block
@@ -16,7 +17,8 @@ LINE = (
 )
 LINE_SHAPE = re.compile(r"^<!-- Below this line .* state (?P<state>[0-9a-f]{16}) through (?P<through>\S+) -->$", re.M)
 BLOCK_SHAPE = re.compile(r'^<a id="(?P<anchor>[^"]+)"></a> ?<!-- rendered (?P<hash>[0-9a-f]{16}) -->$', re.M)
-CONFLICT = re.compile(r"^(<{7} |={7}$|>{7} )", re.M)
+OURS, THEIRS = re.compile(r"^<{7} .*$", re.M), re.compile(r"^>{7} ", re.M)
+MOST_BYTES = 64 << 20  # ten thousand entries have a third of it
 NOTHING = "*Nothing yet.*"
 TITLES = {
     "FINDINGS.md": "# Findings",
@@ -40,13 +42,16 @@ class FoundBlock(NamedTuple):
 
 
 class LedgerFile(NamedTuple):
-    """A ledger taken apart. `stray` is text between the line and the first block; `state` is "" without a line."""
+    """A ledger taken apart. `stray` is text between the line and the first block; `state` is "" without a line.
+
+    `merged` tells that git put it together from two branches line by line: then its blocks are no one's."""
 
     head: str
     stray: str
     blocks: tuple[FoundBlock, ...]
     state: str
     through: str
+    merged: bool = False
 
     @property
     def edited(self) -> list[FoundBlock]:
@@ -58,12 +63,11 @@ class LedgerFile(NamedTuple):
 def read_ledger(path: Path) -> LedgerFile:
     """The ledger at `path` taken apart; an absent one has its title alone above the line.
 
-    Where the line was deleted, what a person wrote ends at the first rendered block."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        text = TITLES[path.name] + "\n"
+    Where the line was deleted, what a person wrote ends at the first rendered block. LedgerError when it is no text."""
+    text = ledger_content(path)
     line, first = LINE_SHAPE.search(text), BLOCK_SHAPE.search(text)
+    if len(LINE_SHAPE.findall(text)) > 1 or (OURS.search(text) and THEIRS.search(text)):
+        return merged_file(text)
     if line is None or (first is not None and first.start() < line.start()):
         head = text[: first.start()] if first else text
         body = text[first.start() :] if first else ""
@@ -72,6 +76,36 @@ def read_ledger(path: Path) -> LedgerFile:
     first = BLOCK_SHAPE.search(body)
     stray = (body[: first.start()] if first else body).strip()
     return LedgerFile(text[: line.start()].rstrip(), stray, split_blocks(body), line["state"], line["through"])
+
+
+def ledger_content(path: Path) -> str:
+    """A ledger's text with its line endings as they are; that of an absent one is its title. LedgerError when it is too
+    large to be one or no text."""
+    try:
+        size = path.stat().st_size
+        content = path.read_bytes() if size <= MOST_BYTES else b""
+    except FileNotFoundError:
+        return TITLES[path.name] + "\n"
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be read: {error.strerror}") from None
+    mend = "restore it from git, or move it away and `lab ledger render` makes it anew from data/ledger"
+    if size > MOST_BYTES:
+        raise LedgerError(f"{path} has {size:,} bytes, more than a ledger can have ({MOST_BYTES:,}); {mend}")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LedgerError(f"{path} is not UTF-8 text (byte {error.start}); {mend}") from None
+
+
+def merged_file(text: str) -> LedgerFile:
+    """A ledger that git merged, with or without conflict marks: what a person wrote above the line of either branch is
+    kept, the rest is rendered from the events of both."""
+    ends = [match.start() for match in (LINE_SHAPE.search(text), BLOCK_SHAPE.search(text)) if match]
+    head = text[: min(ends, default=len(text))].rstrip()
+    last = head.rpartition("\n")[2]
+    if OURS.fullmatch(last):  # the line itself is in conflict; a conflict further up is for a person to settle
+        head = head[: -len(last)].rstrip()
+    return LedgerFile(head, "", (), "", "", merged=True)
 
 
 def split_blocks(body: str) -> tuple[FoundBlock, ...]:

@@ -2,38 +2,48 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from labkit.errors import LabError
+from labkit.errors import LabError, LedgerError
 from labkit.lab.entries import entry_of, read_book
-from labkit.lab.events import EntryEvent, read_events
+from labkit.lab.events import EntryEvent, Events, read_events
 from labkit.lab.ledger import entry_event, shows
 from labkit.lab.ledger_files import read_ledger
 from labkit.lab.plan import cell_words
 from labkit.lab.record import read_record
-from labkit.lab.render import LEDGERS, render_book
+from labkit.lab.render import LEDGERS, Block, render_book
 
 TOLERANCE = 1e-9  # relative; what another version of NumPy may differ by
 
 
 class Fault(NamedTuple):
-    """Something that does not agree. `missing` is what could not be judged, since the run is not on this machine."""
+    """Something that does not agree; `where` is a run, an event or a ledger. `missing` is what could not be judged, since
+    the run is not on this machine."""
 
     kind: Literal["damaged", "changed", "edited", "stale", "missing"]
     where: str
     text: str
+    entry: str = ""  # the anchor of the entry that is wrong in a file
 
     def __str__(self) -> str:
         return f"{self.where}: {self.text}"
 
 
 class Verified(NamedTuple):
-    """How many entries were recomputed, and what does not agree."""
+    """How many runs' entries there are, how many notes and imported pieces, which have no samples to recompute them
+    from, and what does not agree."""
 
     entries: int
     faults: tuple[Fault, ...]
+    by_hand: int = 0
+    imported: int = 0
+
+    @property
+    def missing(self) -> int:
+        """How many entries could not be recomputed."""
+        return sum(fault.kind == "missing" for fault in self.faults)
 
     @property
     def sound(self) -> bool:
@@ -54,16 +64,36 @@ def verify(root: Path) -> Verified:
     faults += [Fault("changed", "data/ledger", problem) for problem in book.problems]
     now = render_book(book)
     for name in LEDGERS:
-        file = read_ledger(root / name)
-        for block in file.edited:
-            place = f"the entry {block.anchor}" if block.anchor else "text above the first entry, below the line,"
-            faults.append(Fault("edited", name, f"{place} was edited by hand; `lab ledger render` keeps the edit"))
-        if not shows(root / name, events):
-            faults.append(Fault("stale", name, "does not show every event; `lab ledger render` renders it"))
-        elif absent := {block.anchor for block in now[name]} - {block.anchor for block in file.blocks}:
-            gone = ", ".join(sorted(absent))
-            faults.append(Fault("edited", name, f"{gone} was removed by hand; `lab ledger render` brings it back"))
-    return Verified(len(entries), tuple(faults))
+        faults += file_faults(root / name, events, now[name])
+    return Verified(len(entries), tuple(faults), len(book.notes), len(book.imported))
+
+
+def file_faults(path: Path, events: Events, blocks: Sequence[Block]) -> list[Fault]:
+    """What a ledger's file says that its events do not give, or leaves out: `blocks` are the fresh rendering."""
+    name = path.name
+    try:
+        file, current = read_ledger(path), shows(path, events)
+    except LedgerError as error:
+        return [Fault("damaged", name, str(error).partition(f"{name} ")[2])]
+    if file.merged:
+        return [Fault("stale", name, "was merged by git line by line; `lab ledger render` renders it")]
+    found = []
+    for block in file.edited:
+        place = f"the entry {block.anchor}" if block.anchor else "text above the first entry, below the line,"
+        text = f"{place} was edited by hand; `lab ledger render` keeps the edit"
+        found.append(Fault("edited", name, text, block.anchor))
+    if not current:
+        return [*found, Fault("stale", name, "does not show every event; `lab ledger render` renders it")]
+    fresh = {block.anchor: block.text.strip() for block in blocks}
+    there = {block.anchor for block in file.blocks}
+    if gone := ", ".join(sorted(set(fresh) - there)):
+        found.append(Fault("edited", name, f"{gone} was removed by hand; `lab ledger render` brings it back"))
+    for block in file.blocks:
+        if not block.edited and fresh.get(block.anchor) != block.text:
+            other = "is not what its events give" if block.anchor in fresh else "comes from no event"
+            text = f"the entry {block.anchor} {other}: written by hand, or by another version; `lab ledger render`"
+            found.append(Fault("edited", name, text, block.anchor))
+    return found
 
 
 def recheck(root: Path, event: EntryEvent) -> list[Fault]:

@@ -6,11 +6,15 @@ from typing import NamedTuple
 
 from labkit.lab.entries import Book, Entry, anchor_of, entry_of
 from labkit.lab.entry_text import ENDINGS, entry_text, invalid_words, lines, md, mistake_text, run_link, subject
-from labkit.lab.events import HandEdit, Ledger, NoteEvent, Stored
+from labkit.lab.events import HandEdit, ImportedEvent, Ledger, NoteEvent, Stored
+from labkit.lab.notes_file import left_open
 from labkit.lab.plan import cell_words
 from labkit.lab.verdict import count
 
 LEDGERS: tuple[Ledger, ...] = ("FINDINGS.md", "MISTAKES.md", "OPEN-PROBLEMS.md", "LEVERS.md")
+
+
+BLANK = "\r\n\ufeff"  # what may go from the ends of an imported piece
 
 
 class Block(NamedTuple):
@@ -39,6 +43,8 @@ def render_book(book: Book) -> dict[str, list[Block]]:
         note = item.event
         assert isinstance(note, NoteEvent)
         dated[note.ledger].append(((item.name, item.name), Block(anchor_of(item), note_text(note))))
+    for ledger, key, block in imported_blocks(book.imported):
+        dated[ledger].append((key, block))
     blocks = {
         name: [block for _, block in sorted(found, key=lambda pair: pair[0], reverse=True)]
         for name, found in dated.items()
@@ -82,8 +88,49 @@ def note_text(note: NoteEvent) -> str:
     """A person's note: its first line is the heading."""
     first, _, rest = note.text.strip().partition("\n")
     body = "\n".join(md(line) for line in rest.strip().splitlines())
-    parts = [f"## {note.day} · {md(first)}", body, "*A note by a person, not a measurement.*"]
+    parts = [f"## {note.day} · {md(first)}", body, "*Written by hand: a person's word, not a measurement.*"]
     return "\n\n".join(part for part in parts if part)
+
+
+def imported_blocks(items: Sequence[Stored]) -> Iterable[tuple[Ledger, tuple[str, str], Block]]:
+    """(ledger, what it is sorted by, block) of each imported piece; the rows under one table's head are one block.
+
+    A piece stands by its own date, beneath what this lab found that day; an undated one stands below all dated."""
+    tables: dict[tuple[Ledger, str], list[Stored]] = defaultdict(list)
+    for item in items:
+        piece = item.event
+        assert isinstance(piece, ImportedEvent)
+        if piece.table:
+            tables[piece.ledger, piece.table].append(item)
+            continue
+        key = (piece.dated.replace("-", ""), file_order(piece))
+        text = f"{piece.text.strip(BLANK)}{left_open(piece.text)}\n\n{source(piece)}"
+        yield piece.ledger, key, Block(anchor_of(item), text)
+    for (ledger, table), rows in tables.items():
+        head = table if table.startswith("#") else f"## From {imported(rows[0]).file}\n\n{table}"
+        heading, _, columns = head.partition("\n")
+        text = "\n".join([columns.strip(BLANK), *(imported(row).text.strip(BLANK) for row in rows)])
+        block = Block(anchor_of(rows[0]), f"{heading.strip(BLANK)}\n\n{text}\n\n{source(imported(rows[-1]))}")
+        yield ledger, ("", file_order(imported(rows[0]))), block
+
+
+def imported(item: Stored) -> ImportedEvent:
+    """The event as the imported piece it is."""
+    assert isinstance(item.event, ImportedEvent), item.name
+    return item.event
+
+
+def file_order(piece: ImportedEvent) -> str:
+    """Sorts pieces of one date as they stood in their file, those of a later import above."""
+    return f"{piece.utc[:10]}-{99_999 - piece.place:05}"
+
+
+def source(piece: ImportedEvent) -> str:
+    """Where an imported piece is from, and what it is worth."""
+    return (
+        f"*Unverified: imported on {piece.day} from {md(piece.file)} (SHA-256 {piece.file_sha256[:12]}). "
+        "Its numbers have no samples in this lab.*"
+    )
 
 
 def edit_text(edit: HandEdit) -> str:

@@ -65,7 +65,7 @@ def test_an_edit_is_kept_when_a_run_renders_and_is_told_from_what_the_run_change
 
 
 def test_text_put_between_entries_and_above_them_is_kept(lab: Path) -> None:
-    edit(lab, "\n*A note by a person", "\nA line between.\n\n*A note by a person")
+    edit(lab, "\n*Written by hand", "\nA line between.\n\n*Written by hand")
     edit(lab, '<a id="note-', 'A line below the line.\n\n<a id="note-')
     assert {fault.kind for fault in verify(lab).faults} == {"edited"}
     assert {kept.anchor[:4] for kept in render(lab).kept} == {"note", ""}
@@ -100,12 +100,12 @@ def test_the_marks_of_a_merge_conflict_are_rendered_away_and_not_kept(lab: Path)
     edit(lab, "- **Question**: How much", conflict)
     rendered = render(lab)
     assert rendered.kept == ()
-    assert any("merge conflict" in line for line in rendered.problems)
+    assert any("FINDINGS.md was merged by git line by line" in line for line in rendered.problems)
     assert "<<<<<<<" not in (lab / "FINDINGS.md").read_text()
 
 
 def test_an_edit_with_a_fence_of_its_own_stays_inside_its_fence(lab: Path) -> None:
-    edit(lab, "\n*A note by a person", "\n`````\n## not a heading\n`````\n\n*A note by a person")
+    edit(lab, "\n*Written by hand", "\n`````\n## not a heading\n`````\n\n*Written by hand")
     render(lab)
     text = (lab / "FINDINGS.md").read_text()
     assert "``````diff\n+ `````\n+ ## not a heading\n+ `````\n``````" in text

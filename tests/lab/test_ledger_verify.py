@@ -162,9 +162,9 @@ def test_render_says_what_it_did(lab: Path) -> None:
 
 
 def test_notes_waivers_and_corrections_from_the_command_line(lab: Path) -> None:
-    assert call("note", "the fan is loud").output.startswith("noted in FINDINGS.md (data/ledger/")
-    assert call("note", "--mistake", "-", input="from stdin\nwith more\n").exit_code == 0
-    assert call("note", "--problem", "why?").exit_code == 0
+    assert call("note", "finding", "the fan is loud").output.startswith("noted in FINDINGS.md (data/ledger/")
+    assert call("note", "mistake", "-", input="from stdin\nwith more\n").exit_code == 0
+    assert call("note", "problem", "why?").exit_code == 0
     assert "from stdin" in (lab / "MISTAKES.md").read_text()
     assert "why?" in (lab / "OPEN-PROBLEMS.md").read_text()
     folder = make_run(lab, 5.0, checks=[])
@@ -176,7 +176,7 @@ def test_notes_waivers_and_corrections_from_the_command_line(lab: Path) -> None:
 
 def test_a_persons_mistake_is_one_line_and_exit_code_2(lab: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "labkit.cli", "note", "  "],
+        [sys.executable, "-m", "labkit.cli", "note", "finding", "  "],
         env=os.environ | {"LABKIT_LAB": str(lab), "PYTHONPATH": f"{SOURCE}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
