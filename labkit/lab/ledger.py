@@ -23,7 +23,7 @@ from labkit.lab.events import (
     writing,
 )
 from labkit.lab.ledger_files import (
-    LINE_SHAPE,
+    STATE,
     LedgerFile,
     edit_lines,
     ledger_content,
@@ -219,7 +219,7 @@ def render(root: Path, only_if_stale: bool = False) -> Rendered:
 
 def shows(path: Path, events: Events) -> bool:
     """Whether a ledger was rendered from these very events, and not merged by git since."""
-    states = [match["state"] for match in LINE_SHAPE.finditer(ledger_content(path))]
+    states = [match["state"] for match in STATE.finditer(ledger_content(path))]
     return states == [events.state]
 
 

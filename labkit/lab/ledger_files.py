@@ -11,14 +11,19 @@ from labkit.lab.events import digest
 from labkit.lab.record import write_atomic
 from labkit.lab.render import Block
 
-LINE = (
-    "<!-- Below this line everything is rendered from data/ledger/ by `lab ledger render`; write above it. "
-    "state {state} through {through} -->"
-)
-LINE_SHAPE = re.compile(r"^<!-- Below this line .* state (?P<state>[0-9a-f]{16}) through (?P<through>\S+) -->$", re.M)
+# Longer than a line on purpose: git takes what a person writes above it and the state below as two changes, not one.
+LINE = """\
+<!-- Below this line everything is rendered from data/ledger/ by `lab ledger render`; write above it.
+
+     After branches were merged, `lab ledger render` makes the rest anew from the events of both.
+
+     state {state} through {through} -->"""
+LINE_START = re.compile(r"^<!-- Below this line ", re.M)
+STATE = re.compile(r"^(?:<!-- Below this line .* | +)state (?P<state>[0-9a-f]{16}) through (?P<through>\S+) -->$", re.M)
 BLOCK_SHAPE = re.compile(r'^<a id="(?P<anchor>[^"]+)"></a> ?<!-- rendered (?P<hash>[0-9a-f]{16}) -->$', re.M)
-OURS, THEIRS = re.compile(r"^<{7} .*$", re.M), re.compile(r"^>{7} ", re.M)
+OURS, THEIRS = re.compile(r"^<{7} ", re.M), re.compile(r"^>{7} ", re.M)
 MOST_BYTES = 64 << 20  # ten thousand entries have a third of it
+ASIDE = "[a-z0-9_]" * 8  # how `write_atomic` ends the name of the file it writes aside
 NOTHING = "*Nothing yet.*"
 TITLES = {
     "FINDINGS.md": "# Findings",
@@ -65,17 +70,19 @@ def read_ledger(path: Path) -> LedgerFile:
 
     Where the line was deleted, what a person wrote ends at the first rendered block. LedgerError when it is no text."""
     text = ledger_content(path)
-    line, first = LINE_SHAPE.search(text), BLOCK_SHAPE.search(text)
-    if len(LINE_SHAPE.findall(text)) > 1 or (OURS.search(text) and THEIRS.search(text)):
-        return merged_file(text)
-    if line is None or (first is not None and first.start() < line.start()):
+    start, states, first = LINE_START.search(text), list(STATE.finditer(text)), BLOCK_SHAPE.search(text)
+    if len(states) > 1 or (OURS.search(text) and THEIRS.search(text)):
+        ends = [match.start() for match in (start, *states, first) if match]
+        return LedgerFile(text[: min(ends, default=len(text))].rstrip(), "", (), "", "", merged=True)
+    state = states[0] if states else None
+    if start is None or state is None or (first is not None and first.start() < state.start()):
         head = text[: first.start()] if first else text
         body = text[first.start() :] if first else ""
-        return LedgerFile(head.rstrip(), "", split_blocks(body), "", "")
-    body = text[line.end() :]
+        return LedgerFile(head[: start.start() if start else None].rstrip(), "", split_blocks(body), "", "")
+    body = text[state.end() :]
     first = BLOCK_SHAPE.search(body)
     stray = (body[: first.start()] if first else body).strip()
-    return LedgerFile(text[: line.start()].rstrip(), stray, split_blocks(body), line["state"], line["through"])
+    return LedgerFile(text[: start.start()].rstrip(), stray, split_blocks(body), state["state"], state["through"])
 
 
 def ledger_content(path: Path) -> str:
@@ -95,17 +102,6 @@ def ledger_content(path: Path) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise LedgerError(f"{path} is not UTF-8 text (byte {error.start}); {mend}") from None
-
-
-def merged_file(text: str) -> LedgerFile:
-    """A ledger that git merged, with or without conflict marks: what a person wrote above the line of either branch is
-    kept, the rest is rendered from the events of both."""
-    ends = [match.start() for match in (LINE_SHAPE.search(text), BLOCK_SHAPE.search(text)) if match]
-    head = text[: min(ends, default=len(text))].rstrip()
-    last = head.rpartition("\n")[2]
-    if OURS.fullmatch(last):  # the line itself is in conflict; a conflict further up is for a person to settle
-        head = head[: -len(last)].rstrip()
-    return LedgerFile(head, "", (), "", "", merged=True)
 
 
 def split_blocks(body: str) -> tuple[FoundBlock, ...]:
@@ -135,7 +131,9 @@ def edit_lines(rendered: str, found: str) -> tuple[str, ...]:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Swaps the whole file in, unless it says the same already."""
+    """Swaps the whole file in, unless it says the same already. To be called by who holds the ledger."""
+    for left in path.parent.glob(f".{path.name}.{ASIDE}"):  # by a process that died before it swapped its file in
+        left.unlink(missing_ok=True)
     try:
         if path.read_bytes() == text.encode():
             return False

@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.lab.measurements import COLUMNS
 from labkit.lab.plan import Plan, Rule
-from labkit.lab.record import RunRecord, canonical_cell
+from labkit.lab.record import RunRecord, canonical_cell, write_atomic
 
 ONE, EIGHT = {"width": 1}, {"width": 8}
 BELIEF = "Eight streams give at least four times the tokens of one"
@@ -68,15 +68,17 @@ def make_run(
     claims: Sequence[str] = (),
     should_not_claim: Sequence[str] = (),
     samples: Sequence[tuple[int, Mapping[str, Any], float]] | None = None,
+    again: bool = False,
     **record: Any,
 ) -> Path:
     """Writes a completed run folder and returns it. Block b of width 1 is 20 + b tok/s, of width 8 its ratio more.
 
-    `number` tells runs apart; `samples` (block, cell, value) replace the rows; `record` replaces fields of run.json."""
+    `number` tells runs apart; `samples` (block, cell, value) replace the rows; `record` replaces fields of run.json.
+    `again` writes over what a process that was killed left of the folder."""
     plan = plan or make_plan(repetitions=pairs)
     run_id = f"20261201T{number // 3600 % 24:02}{number // 60 % 60:02}{number % 60:02}Z-{plan.experiment}-{number:08x}"
     folder = root / "data" / "runs" / run_id
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=again)
     if samples is None:
         ratios = ratios_about(ratio, pairs) if isinstance(ratio, float | int) else list(ratio)
         samples = [
@@ -112,7 +114,7 @@ def make_run(
         "checks": [CHECK],
         "artefacts": {"measurements.csv": hashlib.sha256((folder / "measurements.csv").read_bytes()).hexdigest()},
     }
-    (folder / "run.json").write_text(RunRecord.model_validate(known | record).to_json())
+    write_atomic(folder / "run.json", RunRecord.model_validate(known | record).to_json())
     return folder
 
 

@@ -1,5 +1,6 @@
 """What people write into the ledgers: kept above the line, reported and kept as an event below it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -89,8 +90,9 @@ def test_an_entry_removed_by_hand_is_reported_and_comes_back(lab: Path) -> None:
 
 def test_a_deleted_line_loses_neither_the_text_above_it_nor_the_entries(lab: Path) -> None:
     before = (lab / "FINDINGS.md").read_text()
-    lines = before.splitlines(keepends=True)
-    (lab / "FINDINGS.md").write_text("".join(line for line in lines if not line.startswith("<!-- Below")))
+    above, line, below = re.split(r"(<!-- Below this line .*?-->)", before, maxsplit=1, flags=re.DOTALL)
+    assert " state " in line
+    (lab / "FINDINGS.md").write_text(above + below)
     assert render(lab).kept == ()
     assert (lab / "FINDINGS.md").read_text() == before
 
