@@ -15,6 +15,7 @@ from labkit.lab.measurements import append_json, append_text
 from labkit.lab.progress import Pace, progress_text
 from labkit.lab.redact import Redactor
 from labkit.lab.run import Run
+from labkit.measure.neighbours import Neighbours, Watch, observe
 from labkit.measure.telemetry import Telemetry, find_source, header
 from labkit.vulkan.device import Device
 
@@ -66,7 +67,8 @@ class BenchRun:
         self.folder: Path | None = None  # of the closed record
         self.zero = time.perf_counter()
         source, self.sensor = find_source(device)
-        self.telemetry = Telemetry(source)
+        self.watch = Watch(observe(device), self._tell)
+        self.telemetry = Telemetry(source, beside=(lambda: self.watch.latest) if source is not None else None)
         self.figure: Callable[[], Any] | None = None  # drawn at the end, where plotly is there
         self.limited: set[str] = set()
         self.measured = 0
@@ -81,6 +83,7 @@ class BenchRun:
         if self.run is not None:
             self.run.describe(device=self.device.describe() | ({"card": facts} if facts else {}))
             self.note("telemetry", self.sensor)
+        self.watch.start()
         self.telemetry.start()
         return self
 
@@ -88,6 +91,7 @@ class BenchRun:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.telemetry.stop()
+        self.watch.stop()
         self.progress.close()
         try:
             self._flush()
@@ -119,6 +123,10 @@ class BenchRun:
             return self.figure() if self.figure is not None else None
         except ImportError:  # without plotly there is no picture; the numbers are all there
             return None
+
+    def _tell(self, seen: Neighbours) -> None:
+        if self.run is not None:
+            self.run.met(seen)
 
     # what it is told
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labkit.errors import RunError
+from labkit.measure.neighbours import Neighbours
 
 State = Literal["running", "completed", "failed", "crashed", "killed", "timed-out", "stopped-early"]
 STATES: tuple[str, ...] = get_args(State)
@@ -128,6 +129,7 @@ class RunRecord(Frozen):
     packages: dict[str, str] = {}
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
+    neighbours: Neighbours | None = None  # who shared the device; None where nobody looked
     cells: Cells | None = None
     notebook: str | None = None  # path inside the lab
     notebook_sha256: str | None = None  # of the code cells alone

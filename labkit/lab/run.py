@@ -1,5 +1,7 @@
 """A run as its notebook sees it: plan, conditions, checks, samples, progress and conclusion, stored as they come."""
 
+import atexit
+import contextlib
 import html
 import json
 import time
@@ -26,6 +28,9 @@ from labkit.lab.record import (
     write_atomic,
 )
 from labkit.lab.redact import Redactor
+from labkit.lab.watching import DeviceWatch
+from labkit.measure.neighbours import Neighbours
+from labkit.vulkan.device import Device
 
 if TYPE_CHECKING:
     import pandas
@@ -49,6 +54,7 @@ class Run:
         self._wait = wait
         self._device: str | None = None
         self._display: ProgressDisplay | None = None
+        self._watch: DeviceWatch | None = None
         self._redactor = Redactor()
         self._rows: list[Measurement] = read_rows(path / "measurements.csv") if path else []
         self._order = self._rows[-1].order + 1 if self._rows else 0
@@ -126,6 +132,7 @@ class Run:
         if device is not None:
             fields["device"] = described = self._redactor.value(plain_value(description(device, "device")))
             self._hold(str(described.get("uuid") or described.get("name") or "unnamed"))
+            self._look_at(device)
         if model is not None:
             fields["model"] = self._redactor.value(plain_value(description(model, "model")))
         old = read_record(path)
@@ -136,6 +143,10 @@ class Run:
             fields["notes"] = (*old.notes, *added)
         self._update(**fields)
         return self
+
+    def met(self, seen: Neighbours) -> None:
+        """Keeps who shared the device so far. A run that describes a `Device` looks by itself."""
+        update_record(self.folder, lambda _: {"neighbours": self._redactor.value(seen.model_dump())})
 
     def check(self, name: str, passed: bool, detail: str = "") -> bool:
         """Records a correctness gate; a speed is worth nothing where it failed. Returns `passed`."""
@@ -208,6 +219,7 @@ class Run:
         write_atomic(
             path / "conclusion.json", json.dumps(self._redactor.value(document), indent=2, ensure_ascii=False) + "\n"
         )
+        self._look_away()
         if not self.attached:
             self._close("completed", "concluded by hand")
         return self
@@ -291,8 +303,21 @@ class Run:
         if waited:
             self.progress(0, 0, "the device is free")
 
+    def _look_at(self, device: Any) -> None:
+        if not isinstance(device, Device) or self._watch is not None:
+            return
+        self._watch = DeviceWatch(device, self._open(), self.elapsed, self.met).start()
+        atexit.register(self._look_away)
+
+    def _look_away(self) -> None:
+        if self._watch is not None:
+            watch, self._watch = self._watch, None
+            with contextlib.suppress(OSError, RunError):  # the folder may be final already
+                watch.stop()
+
     def _close(self, state: Any, reason: str) -> None:
         self.closed = True
+        self._look_away()
         if self._display is not None:
             self._display.close()
         if self._device is not None:

@@ -1,6 +1,7 @@
-"""amdgpu's files under /sys: power, clocks, temperature and load of the card at a place on the PCI bus."""
+"""amdgpu's files under /sys: power, clocks, temperature, load, memory and limits of the card at a place on the PCI bus."""
 
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,27 @@ from labkit.measure.telemetry import Reading
 
 VENDOR = 0x1002
 _LEVEL = re.compile(r"^\s*\d+:\s*(\d+)\s*Mhz\s*\*", re.IGNORECASE | re.MULTILINE)
+
+
+# gpu_metrics 1.3 (kgd_pp_interface.h): 120 bytes, the last eight the throttlers' bits (amdgpu_smu.h), the same on all cards
+_METRICS_BYTES, _METRICS_VERSION, _THROTTLERS_AT = 120, (1, 3), 112
+_THROTTLERS = (
+    (0, 8, "power cap"), (16, 24, "current limit"), (32, 46, "heat"), (46, 48, "hardware slowdown"),
+)  # fmt: skip
+AT_THE_CAP = 0.98  # of the power cap: where the card does not say what holds it back, its power does
+
+
+def throttlers(metrics: bytes) -> str | None:
+    """What holds the clocks back by a card's `gpu_metrics`, joined by `+`; None for another version of it."""
+    if len(metrics) < 4:
+        return None
+    length, *version = struct.unpack_from("<HBB", metrics)
+    if tuple(version) != _METRICS_VERSION or length != _METRICS_BYTES or len(metrics) < length:
+        return None
+    (bits,) = struct.unpack_from("<Q", metrics, _THROTTLERS_AT)
+    if bits == (1 << 64) - 1:  # the card does not say
+        return None
+    return "+".join(sorted(name for low, high, name in _THROTTLERS if bits >> low & ((1 << high - low) - 1)))
 
 
 def active_level(text: str) -> float | None:
@@ -61,7 +83,31 @@ class Amdgpu:
             memory_mhz=memory if memory is not None else active_level(_text(self.folder / "pp_dpm_mclk")),
             temperature_c=_number(self.hwmon / "temp1_input", 1e-3),
             utilisation=busy,
+            limited=self.limited(),
         )
+
+    def limited(self) -> str:
+        """What holds the clocks back, joined by `+`: as the card says, else by how near its power is to the cap."""
+        try:
+            told = throttlers((self.folder / "gpu_metrics").read_bytes())
+        except OSError:
+            told = None
+        if told is not None:
+            return told
+        power, cap = (_number(self.hwmon / name, 1e-6) for name in ("power1_average", "power1_cap"))
+        power = power if power is not None else _number(self.hwmon / "power1_input", 1e-6)
+        heat, most = (_number(self.hwmon / name, 1e-3) for name in ("temp1_input", "temp1_crit"))
+        found = ["heat"] if heat is not None and most and heat >= most else []
+        return "+".join([*found, "power cap"] if power is not None and cap and power >= AT_THE_CAP * cap else found)
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes of device memory in use by everybody, and all there are."""
+        used, total = (_number(self.folder / f"mem_info_vram_{name}", 1) for name in ("used", "total"))
+        return None if used is None or not total else (int(used), int(total))
+
+    def processes(self) -> list[tuple[int, int | None]] | None:
+        """None: amdgpu tells of its processes in their own fdinfo alone."""
+        return None
 
     def facts(self) -> dict[str, Any]:
         """The power cap and the performance level asked for."""

@@ -14,6 +14,9 @@ LIBRARIES = (
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
 )
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
+_UNKNOWN = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+_MOST_PROCESSES = 256
+_LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; the plain call is a mean over a second on newer cards
 # nvmlClocksThrottleReasons
 _REASONS = {
@@ -30,6 +33,18 @@ class _Field(ctypes.Structure):
         ("id", ctypes.c_uint), ("scope", ctypes.c_uint), ("timestamp", ctypes.c_longlong), ("latency", ctypes.c_longlong),
         ("type", ctypes.c_int), ("result", ctypes.c_int), ("value", ctypes.c_ulonglong),
     )  # fmt: skip
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t of the calls that end in _v2 and _v3."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("compute", ctypes.c_uint),
+    )  # fmt: skip
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
 def dashed(uuid: str) -> str:
@@ -99,15 +114,47 @@ class Nvml:
         core, memory = (self._number("nvmlDeviceGetClockInfo", clock) for clock in (_SM, _MEMORY))
         heat = self._number("nvmlDeviceGetTemperature", 0)
         busy = self.library.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(load)) == 0
-        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong) or 0
         return Reading(
             power_w=None if power is None else power / 1000,
             core_mhz=None if core is None else float(core),
             memory_mhz=None if memory is None else float(memory),
             temperature_c=None if heat is None else float(heat),
             utilisation=load.gpu / 100 if busy else None,
-            limited="+".join(sorted({name for bit, name in _REASONS.items() if reasons & bit})),
+            limited=self.limited(),
         )
+
+    def limited(self) -> str:
+        """What holds the clocks back, joined by `+`."""
+        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", kind=ctypes.c_ulonglong) or 0
+        return "+".join(sorted({name for bit, name in _REASONS.items() if reasons & bit}))
+
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes of device memory in use by everybody, and all there are."""
+        found = _Memory()
+        try:
+            code = self.library.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(found))
+        except AttributeError:
+            return None
+        return (int(found.used), int(found.total)) if code == 0 else None
+
+    def processes(self) -> list[tuple[int, int | None]] | None:
+        """(process id, bytes it holds or None) of all that have the card open; None where the driver does not tell."""
+        found: dict[int, int | None] = {}
+        told = False
+        for call in _LISTS:
+            for name in (f"{call}_v3", f"{call}_v2"):
+                listed, count = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+                try:
+                    code = getattr(self.library, name)(self.handle, ctypes.byref(count), listed)
+                except AttributeError:  # an older driver
+                    continue
+                if code == 0:
+                    told = True
+                    for one in listed[: count.value]:
+                        used = None if one.memory == _UNKNOWN else int(one.memory)
+                        found[int(one.pid)] = used if found.get(int(one.pid)) is None else found[int(one.pid)]
+                    break
+        return sorted(found.items()) if told else None
 
     def facts(self) -> dict[str, Any]:
         """Power limit, highest clocks, ECC."""

@@ -6,8 +6,8 @@ columns stay empty: nothing is guessed.
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,11 @@ METRICS = ("power_w", "core_mhz", "memory_mhz", "temperature_c")
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back."""
+    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back.
+
+    The rest is of the newest look at the neighbours (see `labkit.measure.neighbours`): how many other processes have
+    the device open, the largest share of an engine one of them took, the share of all cores that others took, device
+    memory in use by everybody, and this run's own that lies in the host's."""
 
     power_w: float | None = None
     core_mhz: float | None = None
@@ -28,6 +32,11 @@ class Reading:
     temperature_c: float | None = None
     utilisation: float | None = None
     limited: str = ""
+    others: float | None = None
+    others_busy: float | None = None
+    cpu_others: float | None = None
+    memory_used_bytes: float | None = None
+    spilled_bytes: float | None = None
 
     @property
     def empty(self) -> bool:
@@ -74,10 +83,16 @@ def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, 
 class Telemetry:
     """Readings of a source, taken by a thread from `start` to `stop`; a context manager. Without a source it is empty.
 
-    `readings` holds (time of `time.perf_counter`, reading)."""
+    `readings` holds (time of `time.perf_counter`, reading). `beside` gives more fields of each, such as the newest look
+    at the neighbours; with it there are readings without a source too."""
 
-    def __init__(self, source: Source | None, period_s: float = PERIOD_S) -> None:
-        self.source, self.period_s = source, period_s
+    def __init__(
+        self,
+        source: Source | None,
+        period_s: float = PERIOD_S,
+        beside: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.source, self.period_s, self.beside = source, period_s, beside
         self.readings: list[tuple[float, Reading]] = []
         self.trouble = ""  # why readings stopped coming, if they did
         self._stop = threading.Event()
@@ -86,20 +101,21 @@ class Telemetry:
 
     def start(self) -> "Telemetry":
         """Begin reading."""
-        if self.source is not None and self._thread is None:
+        if (self.source is not None or self.beside is not None) and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="labkit-telemetry", daemon=True)
             self._thread.start()
         return self
 
     def _run(self) -> None:
-        assert self.source is not None
         while not self._stop.is_set():
             try:
                 began = time.perf_counter()
-                reading = self.source.read()
+                reading = self.source.read() if self.source is not None else Reading()
+                if self.beside is not None:
+                    reading = replace(reading, **self.beside())
                 self.readings.append(((began + time.perf_counter()) / 2, reading))
             except Exception as error:  # a sensor that fails must not end the bench
-                self.trouble = f"{self.source.name} stopped answering: {error}"
+                self.trouble = f"{self.source.name if self.source else 'telemetry'} stopped answering: {error}"
                 return
             self._stop.wait(self.period_s)
 
@@ -143,8 +159,13 @@ def csv_line(at: float, reading: Reading) -> str:
     cells = [f"{at:.4f}"]
     for field in fields(Reading):
         value = getattr(reading, field.name)
-        cells.append("" if value is None else value if isinstance(value, str) else f"{value:.6g}")
+        cells.append("" if value is None else value if isinstance(value, str) else _digits(field.name, value))
     return ",".join(cells) + "\n"
+
+
+def _digits(name: str, value: float) -> str:
+    """A value as the file has it: bytes whole, the rest at six digits."""
+    return f"{value:.0f}" if name.endswith("_bytes") else f"{value:.6g}"
 
 
 def header() -> str:

@@ -1,6 +1,7 @@
 """Telemetry: amdgpu's files, NVML's calls, and the thread between, on imitations of each."""
 
 import ctypes
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.measure import telemetry
-from labkit.measure.amdgpu import Amdgpu, active_level
+from labkit.measure.amdgpu import Amdgpu, active_level, throttlers
 from labkit.measure.nvml import Nvml, dashed, load_library
 from labkit.measure.telemetry import Reading, Telemetry, csv_line, find_source, header
 from labkit.vulkan.device import Device
@@ -63,6 +64,54 @@ def test_amdgpu_of_another_place_or_without_sensors_is_not_there(tmp_path: Path)
 @pytest.mark.parametrize(("text", "mhz"), [("", None), ("0: 500Mhz\n", None), ("0: 500Mhz\n1: 900MHz *\n", 900.0)])
 def test_the_active_level_is_the_line_with_a_star(text: str, mhz: float | None) -> None:
     assert active_level(text) == mhz
+
+
+def metrics(bits: int, length: int = 120, version: tuple[int, int] = (1, 3)) -> bytes:
+    """A `gpu_metrics` file of amdgpu with these throttlers."""
+    return struct.pack("<HBB", length, *version).ljust(112, b"\0") + struct.pack("<Q", bits)
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        (metrics(0), ""),
+        (metrics(1 << 0), "power cap"),
+        (metrics(1 << 36 | 1 << 2), "heat+power cap"),
+        (metrics(1 << 16 | 1 << 47), "current limit+hardware slowdown"),
+        (metrics((1 << 64) - 1), None),
+        (metrics(1, version=(2, 3)), None),
+        (metrics(1)[:100], None),
+        (b"", None),
+    ],
+)
+def test_what_holds_an_amd_card_back_is_read_from_its_metrics(given: bytes, held: str | None) -> None:
+    assert throttlers(given) == held
+
+
+def test_an_amd_card_without_metrics_is_at_its_cap_when_its_power_is(tmp_path: Path) -> None:
+    folder = card(
+        tmp_path, power1_average="296000000", power1_cap="300000000", temp1_input="60000", temp1_crit="100000"
+    )
+    found, _ = Amdgpu.of(AMD, PCI, tmp_path)
+    assert found is not None
+    assert found.limited() == "power cap"  # 98.7 % of it
+    (folder / "gpu_metrics").write_bytes(metrics(0))
+    assert found.limited() == ""  # the card says otherwise
+    (folder / "gpu_metrics").unlink()
+    for name, text, held in (("power1_average", "200000000", ""), ("temp1_input", "100000", "heat")):
+        (folder / "hwmon/hwmon4" / name).write_text(text)
+        assert found.limited() == held
+
+
+def test_the_memory_of_a_card_is_that_of_everybody(tmp_path: Path) -> None:
+    folder = card(tmp_path, power1_average="1000000")
+    found, _ = Amdgpu.of(AMD, PCI, tmp_path)
+    assert found is not None
+    assert found.memory() is None
+    (folder / "mem_info_vram_used").write_text("34000000000\n")
+    (folder / "mem_info_vram_total").write_text("34208743424\n")
+    assert found.memory() == (34_000_000_000, 34_208_743_424)
+    assert found.processes() is None
 
 
 class FakeNvml:
@@ -121,6 +170,21 @@ class FakeNvml:
         out._obj.value = 700_000
         return 0
 
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, out: Any) -> int:
+        out._obj.total, out._obj.free, out._obj.used = 150_000, 50_000, 100_000
+        return 0
+
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Any, count: Any, out: Any) -> int:
+        out[0].pid, out[0].memory = 4242, 70_000
+        count._obj.value = 1
+        return 0
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, out: Any) -> int:
+        for i, (pid, memory) in enumerate(((4242, 70_000), (17, (1 << 64) - 1))):
+            out[i].pid, out[i].memory = pid, memory
+        count._obj.value = 2
+        return 0
+
     def nvmlDeviceGetEccMode(self, handle: Any, current: Any, pending: Any) -> int:
         current._obj.value = 1
         return 0
@@ -131,6 +195,17 @@ def test_nvml_says_the_same_of_the_card_with_the_vulkan_uuid() -> None:
     assert found is not None, why
     assert found.read() == Reading(651.123, 1980.0, 3201.0, 45.0, 0.98, "heat+power cap")
     assert found.facts() == {"power_limit_w": 700.0, "core_max_mhz": 1980, "memory_max_mhz": 3201, "ecc": True}
+
+
+def test_nvml_lists_who_has_the_card_open_each_once_and_memory_in_use() -> None:
+    found, _ = Nvml.of(NVIDIA, UUID, None, FakeNvml())
+    assert found is not None
+    assert found.processes() == [(17, None), (4242, 70_000)]
+    assert found.memory() == (100_000, 150_000)
+    calls = ("nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+    older, _ = Nvml.of(NVIDIA, UUID, None, FakeNvml(missing=(*calls, "nvmlDeviceGetMemoryInfo")))
+    assert older is not None
+    assert (older.processes(), older.memory()) == (None, None)
 
 
 def test_nvml_of_an_older_driver_lacks_what_that_lacks() -> None:
@@ -205,6 +280,15 @@ def test_a_window_means_what_was_read_in_it_and_nothing_else() -> None:
     assert reader.window(2.1, 2.9) == {}
 
 
+def test_what_is_seen_beside_the_card_stands_in_the_same_line_and_without_a_card_alone() -> None:
+    seen = {"others": 2.0, "cpu_others": 0.25, "memory_used_bytes": 34_000_000_123.0}
+    for source, power in ((Counting(), "1"), (None, "")):
+        with Telemetry(source, period_s=0.001, beside=lambda: seen) as reader:
+            wait_for(lambda reader=reader: bool(reader.readings))
+        line = reader.fresh(lambda at: 0.0).splitlines()[0]
+        assert line == f"0.0000,{power},,,,,,2,,0.25,34000000123,"
+
+
 def test_readings_come_by_a_thread_and_each_is_written_once() -> None:
     with Telemetry(Counting(), period_s=0.001) as reader:
         wait_for(lambda: len(reader.readings) >= 4)
@@ -213,7 +297,7 @@ def test_readings_come_by_a_thread_and_each_is_written_once() -> None:
     rest = reader.fresh(lambda at: at)
     lines = (first + rest).splitlines()
     assert [line.split(",")[1] for line in lines] == [str(i) for i in range(1, len(lines) + 1)]
-    assert first.startswith("0.0000,1,,,,,\n")
+    assert first.startswith("0.0000,1,,,,,,,,,,\n")
     assert reader.limits(0, float("inf")) == {"heat"}
     assert reader._thread is None
 
@@ -227,7 +311,7 @@ def test_a_sensor_that_fails_ends_the_readings_and_is_told() -> None:
 
 def test_a_line_has_as_many_cells_as_the_header() -> None:
     line = csv_line(1.5, Reading(power_w=1.25, limited="power cap"))
-    assert line == "1.5000,1.25,,,,,power cap\n"
+    assert line == "1.5000,1.25,,,,,power cap,,,,,\n"
     assert line.count(",") == header().count(",")
     assert header().startswith("time_s,power_w,core_mhz")
     assert set(telemetry.METRICS) <= set(header().strip().split(","))
