@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to make (default: site/ in the lab).")
-@click.option("--strict", is_flag=True, help="Publish nothing when anything to be published holds a secret (exit 2).")
+@click.option("--strict", is_flag=True, help="Publish nothing (exit 2) when anything holds a secret, or an entry does not agree with its data.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
 def command(out: Path | None, strict: bool, as_json: bool) -> None:
     """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else."""

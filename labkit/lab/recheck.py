@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from labkit.errors import LabError, LedgerError
+from labkit.lab.capture import sha256_file
 from labkit.lab.entries import entry_of, read_book
 from labkit.lab.events import EntryEvent, Events, read_events
 from labkit.lab.ledger import entry_event, shows
 from labkit.lab.ledger_files import read_ledger
 from labkit.lab.plan import cell_words
-from labkit.lab.record import read_record
+from labkit.lab.record import RunRecord, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
 
 TOLERANCE = 1e-9  # relative; what another version of NumPy may differ by
@@ -51,11 +52,12 @@ class Verified(NamedTuple):
         return all(fault.kind == "missing" for fault in self.faults)
 
 
-def verify(root: Path) -> Verified:
+def verify(root: Path, fresh: bool = True) -> Verified:
     """Recomputes every entry of the lab at `root` and looks for edits and events the files do not show.
 
-    Reads every event from the disk and checks its hash. Changes nothing."""
-    events = read_events(root, fresh=True)
+    Reads every event from the disk and checks its hash; not `fresh`, only those this process has not read yet. Changes
+    nothing."""
+    events = read_events(root, fresh=fresh)
     faults = [Fault("damaged", line.partition(" ")[0], line.partition(" ")[2]) for line in events.damaged]
     entries = [entry_of(item) for item in events.stored if isinstance(item.event, EntryEvent)]
     for entry in entries:
@@ -82,7 +84,7 @@ def file_faults(path: Path, events: Events, blocks: Sequence[Block]) -> list[Fau
         place = f"the entry {block.anchor}" if block.anchor else "text above the first entry, below the line,"
         text = f"{place} was edited by hand; `lab ledger render` keeps the edit"
         found.append(Fault("edited", name, text, block.anchor))
-    if not current:
+    if not current and (events.stored or file.state):  # a ledger without events needs no rendering
         return [*found, Fault("stale", name, "does not show every event; `lab ledger render` renders it")]
     fresh = {block.anchor: block.text.strip() for block in blocks}
     there = {block.anchor for block in file.blocks}
@@ -102,7 +104,8 @@ def recheck(root: Path, event: EntryEvent) -> list[Fault]:
     if not (folder / "run.json").exists():
         return [Fault("missing", event.run, "the run is not on this machine, so its entry cannot be recomputed")]
     try:
-        now = entry_event(read_record(folder), folder, event.utc)
+        record = read_record(folder)
+        now = entry_event(record, folder, event.utc)
     except LabError as error:
         return [Fault("changed", event.run, f"cannot be recomputed: {error}")]
     found = list(number_faults(event, now))
@@ -116,7 +119,7 @@ def recheck(root: Path, event: EntryEvent) -> list[Fault]:
         found.append("measurements.csv is not the file that was entered: its SHA-256 differs")
     found += [
         f"its {name.replace('_', ' ')} was changed since"
-        for name in ("plan_hash", "checks", "faults")
+        for name in ("plan_hash", "checks", "faults", "should_not_claim", "commit")
         if getattr(event, name) != getattr(now, name)
     ]
     found += [
@@ -129,7 +132,20 @@ def recheck(root: Path, event: EntryEvent) -> list[Fault]:
         for claim in now.claims
         if claim.withheld and claim not in event.claims
     ]
+    if [claim.text for claim in event.claims] != [claim.text for claim in now.claims]:
+        found.append("its claims were changed since")
+    found += artefact_faults(record, folder)
     return [Fault("changed", event.run, text) for text in found]
+
+
+def artefact_faults(record: RunRecord, folder: Path) -> Iterator[str]:
+    """A line for each file of a run that is gone or is not the one whose hash its record holds."""
+    for name, known in record.artefacts.items():
+        path = folder / name
+        if not path.is_file():
+            yield f"its {name} is gone"
+        elif name != "measurements.csv" and sha256_file(path) != known:  # that one is compared with the entry
+            yield f"its {name} is not the file that the run left: its SHA-256 differs"
 
 
 def number_faults(event: EntryEvent, now: EntryEvent) -> Iterator[str]:

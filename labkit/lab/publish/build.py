@@ -7,8 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError, RunError
+from labkit.errors import LabError, LedgerError, RunError
 from labkit.lab.folder import PARTIAL
+from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page, run_page, site_resolver
 from labkit.lab.publish.read import RunView, read_run, run_folders
 from labkit.lab.publish.redaction import Redaction, Scrubber
@@ -66,8 +67,9 @@ class Source:
 def publish(lab_root: Path, out: Path | None = None, strict: bool = False) -> Report:
     """Publishes the whole lab at `lab_root` into `out` (default `site/` in it).
 
-    LabError when `out` is some other folder, or with `strict` when anything published held a secret (it is masked
-    either way); then nothing is written."""
+    Every entry of the ledger is verified on the way, and one that does not agree with its data is marked so. LabError
+    when `out` is some other folder, or with `strict` when anything published held a secret (it is masked either way) or
+    does not agree; then nothing is written."""
     root = lab_root.resolve()
     target = Path(out or root / SITE).absolute()
     check_target(target, root)
@@ -75,6 +77,7 @@ def publish(lab_root: Path, out: Path | None = None, strict: bool = False) -> Re
     source = read_lab(root, scrubber)
     if strict:
         refuse_secrets(scrubber)
+        refuse_disagreement(source.ledger)
     with site_lock(target), staged(target, keep=False) as aside:
         problems, figures = list(source.problems), 0
         for run in source.runs:
@@ -126,9 +129,12 @@ def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
     ledgers = []
     for name, file, page in LEDGERS:
         path = root / file
-        if path.is_file():
-            text = scrubber.read(file, path.read_text(encoding="utf-8", errors="replace"))
-            ledgers.append((name, file, page, text))
+        if not path.is_file():
+            continue
+        try:
+            ledgers.append((name, file, page, scrubber.read(file, ledger_content(path))))
+        except LedgerError as error:
+            problems.append(str(error).replace(f"{root}/", ""))
     pictures = {path.stem: path for path in sorted((root / "figures").glob("*.png"))}
     ledger = read_ledger_view(root, scrubber, fresh=whole)
     return Source(root, tuple(runs), tuple(ledgers), pictures, ledger, (*problems, *ledger.problems))
@@ -144,10 +150,23 @@ def refuse_secrets(scrubber: Scrubber) -> None:
         )
 
 
+def refuse_disagreement(ledger: LedgerView) -> None:
+    """LedgerError that names the entry when the ledger does not agree with its data."""
+    entry = next((standing for standing in ledger.standings if standing.disagrees), None)
+    if entry is not None:
+        raise LedgerError(
+            f"the entry {entry.anchor} does not agree with its data: {entry.disagrees[0]}; nothing was published"
+        )
+    if ledger.problems:
+        raise LedgerError(f"the ledger does not agree with its data: {ledger.problems[0]}; nothing was published")
+
+
 def write_run(aside: Path, run: RunView, source: Source) -> tuple[int, list[str]]:
     """Writes a run's page and its files; (figures on it, what was not right)."""
     folder = aside / "runs" / run.id
-    text, beside = run_page(run, source.ledger.claims.get(run.id), source.menu, source.resolver("../../"))
+    ledger = source.ledger
+    disagrees = ledger.disagrees.get(run.id, ())
+    text, beside = run_page(run, ledger.claims.get(run.id), disagrees, source.menu, source.resolver("../../"))
     for old in folder.glob("*") if folder.exists() else ():
         old.unlink()
     for name, content in {**run.files, **beside.files, "index.html": text.encode()}.items():
@@ -162,8 +181,10 @@ def write_shared(aside: Path, source: Source) -> None:
         title_of(source.root), source.runs, source.ledger.standings, source.menu, pictures, source.problems
     )
     put(aside / "index.html", index.encode())
-    for name, _, page, text in source.ledgers:
-        put(aside / page, ledger_page(name, text, page, source.menu, source.resolver("")).encode())
+    for name, file, page, text in source.ledgers:
+        disagrees = source.ledger.disagrees
+        body = ledger_page(name, text, page, source.menu, source.resolver(""), disagrees.get(file, ()), disagrees)
+        put(aside / page, body.encode())
     for path in source.pictures.values():
         put(aside / "figures" / path.name, path.read_bytes())
     for name, content in assets():

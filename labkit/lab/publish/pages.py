@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 HEADLINE = re.compile(
     r"(?P<open><h2 id=\"[^\"]*\">)\s*(?P<struck><del>)?(?P<day>\d{4}-\d\d-\d\d) · (?:(?P<ending>[A-Z][a-z ]+): )?"
 )
+ENTRY = re.compile(r'<h[1-6] id="(?P<id>[^"]*)">.*?</h[1-6]>', re.DOTALL)
 LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
 OUTCOMES = {words: outcome for outcome, words in ENDINGS.items()}
 LEDGERS = (
@@ -90,9 +91,12 @@ def templates() -> "Environment":
     )
 
 
-def run_page(run: RunView, claims: Claims | None, menu: Menu, resolve: Resolve) -> tuple[str, Beside]:
+def run_page(
+    run: RunView, claims: Claims | None, disagrees: Sequence[str], menu: Menu, resolve: Resolve
+) -> tuple[str, Beside]:
     """A run's page, and what must stand beside it. `claims` are those the ledger let it make, None for a run not in it;
-    `resolve` finds addresses from the page's own folder."""
+    `disagrees` is what its entry in the ledger says that its data do not; `resolve` finds addresses from the page's own
+    folder."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
     main = main_number(run.rows, run.plan.rule) if run.plan else None
@@ -113,6 +117,7 @@ def run_page(run: RunView, claims: Claims | None, menu: Menu, resolve: Resolve) 
             when=when_text(run.record.started),
             ending=ending(run),
             faults=run.faults,
+            disagrees=disagrees,
             facts=plan_facts(run),
             figure=Markup(figure),
             figures=beside.figures,
@@ -260,12 +265,31 @@ def run_line(run: RunView) -> RunLine:
     )
 
 
-def ledger_page(name: str, text: str, here: str, menu: Menu, resolve: Resolve) -> str:
-    """A ledger's markdown as a page; the outcome in an entry's heading becomes its badge."""
-    body = Markup(HEADLINE.sub(headline, render(text, resolve)))
+def ledger_page(
+    name: str,
+    text: str,
+    here: str,
+    menu: Menu,
+    resolve: Resolve,
+    problems: Sequence[str] = (),
+    disagrees: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """A ledger's markdown as a page; the outcome in an entry's heading becomes its badge. `problems` are those of the
+    whole file; `disagrees` says of an entry's anchor what does not agree with its data, shown beneath its heading."""
+    body = HEADLINE.sub(headline, render(text, resolve))
+    if disagrees:
+        body = ENTRY.sub(lambda match: match[0] + disagreement(disagrees.get(match["id"], ())), body)
     return (
-        templates().get_template("ledger.html.j2").render(title=name, top="", here=here, menu=menu.entries, body=body)
+        templates()
+        .get_template("ledger.html.j2")
+        .render(title=name, top="", here=here, menu=menu.entries, body=Markup(body), problems=problems)
     )
+
+
+def disagreement(found: Sequence[str]) -> str:
+    """The mark of an entry that does not agree with its data, and what does not; nothing where all agrees."""
+    macro = getattr(templates().get_template("badge.html.j2").module, "disagrees")  # noqa: B009
+    return str(macro(found)) if found else ""
 
 
 def headline(match: re.Match[str]) -> str:

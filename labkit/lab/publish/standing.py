@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from labkit.lab.entries import Entry, read_book
+from labkit.lab.entries import Entry, entry_of, read_book
 from labkit.lab.events import EntryEvent, read_events
 from labkit.lab.publish.redaction import Scrubber
 from labkit.lab.publish.summary import SIGNS, Badge
+from labkit.lab.recheck import verify
 from labkit.lab.verdict import count
 
 FILE = "data/ledger"
@@ -26,6 +27,7 @@ class Standing:
     day: str
     ledger: str
     anchor: str
+    disagrees: tuple[str, ...] = ()  # what verifying its runs found
 
 
 @dataclass(frozen=True)
@@ -39,25 +41,38 @@ class Claims:
 
 @dataclass(frozen=True)
 class LedgerView:
-    """The ledger, read: its live entries, newest first, and the claims of each run in it."""
+    """The ledger, read and verified: its live entries, newest first, and the claims of each run in it. `disagrees` says
+    of a run, of an entry's anchor, and of a ledger's file name what does not agree with the data."""
 
     standings: tuple[Standing, ...] = ()
     claims: Mapping[str, Claims] = field(default_factory=dict)
+    disagrees: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
 def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> LedgerView:
-    """Reads the ledger's events; not `fresh`, only those this process has not read yet. Files that are damaged are
-    listed in `problems`, as are events without their run."""
+    """Reads the ledger's events and verifies every entry; not `fresh`, only events that this process has not read yet
+    are read. What is damaged or does not agree is listed in `problems`."""
     events = read_events(root, fresh=fresh)
     book = read_book(events)
     scrubber.file = FILE
-    standings = tuple(standing(entry, scrubber) for entry in book.live)
+    wrong = [fault for fault in verify(root, fresh=False).faults if fault.kind != "missing"]
+    disagrees: dict[str, tuple[str, ...]] = {}
+    for fault in wrong:
+        text = scrubber.text(fault.text)
+        for name in filter(None, (fault.where, fault.entry)):
+            disagrees[name] = (*disagrees.get(name, ()), text)
+    for entry in book.entries:
+        runs = [entry_of(item).run for item in (*entry.older, *entry.stored)]
+        found = tuple(f"{run}: {text}" for run in runs for text in disagrees.get(run, ()))
+        if found:
+            disagrees[entry.anchor] = (*disagrees.get(entry.anchor, ()), *found)
+    standings = tuple(standing(entry, scrubber, disagrees.get(entry.anchor, ())) for entry in book.live)
     claims = {event.run: claims_of(event, scrubber) for event in events.of(EntryEvent)}
-    return LedgerView(standings, claims, (*events.damaged, *book.problems))
+    return LedgerView(standings, claims, disagrees, tuple(scrubber.text(str(fault)) for fault in wrong))
 
 
-def standing(entry: Entry, scrubber: Scrubber) -> Standing:
+def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...]) -> Standing:
     """An entry as the index shows it."""
     verdict = entry.verdict
     evidence = f"{count(verdict.pairs, 'pair' if verdict.ratio else 'repetition')} in {count(verdict.runs, 'session')}"
@@ -74,6 +89,7 @@ def standing(entry: Entry, scrubber: Scrubber) -> Standing:
         day=entry.day,
         ledger=entry.ledger,
         anchor="looks" if entry.look else entry.anchor,
+        disagrees=disagrees,
     )
 
 
