@@ -12,11 +12,15 @@ import click
 @click.option("--quant", default="f16", show_default=True, help="Weights of the shape; several with commas.")
 @click.option("--batch", default="1,2,4,8,16,32", show_default=True, help="Streams that decode together.")
 @click.option("--device", help="Index or part of the name of the device.")
+@click.option("--no-wait", is_flag=True, help="Refuse instead of waiting when the device is in use by another run.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def command(model: str | None, shape: str | None, quant: str, batch: str, device: str | None, as_json: bool) -> None:
+def command(
+    model: str | None, shape: str | None, quant: str, batch: str, device: str | None, no_wait: bool, as_json: bool
+) -> None:
     """Time every cut of the matrix products of MODEL (or of --shape) and keep the fastest for this device and driver."""
     from labkit.engine.engine import default_device
     from labkit.errors import ParameterError
+    from labkit.lab.lock import device_lock
     from labkit.measure.tune import tune
     from labkit.models.model import Model
     from labkit.models.shapes import ShapeModel
@@ -31,8 +35,10 @@ def command(model: str | None, shape: str | None, quant: str, batch: str, device
     gpu = default_device(device)
     models = [Model(model)] if model else [ShapeModel(str(shape), each) for each in quant.split(",")]
     found = []
-    for each in models:
-        found += tune(each, gpu, rows, say=lambda line: None if as_json else click.echo(line))
+    uuid = str(gpu.info.uuid or gpu.name)
+    with device_lock(uuid, "tune", wait=not no_wait, waiting=lambda text: click.echo(text, err=True)):
+        for each in models:
+            found += tune(each, gpu, rows, say=lambda line: None if as_json else click.echo(line))
     if as_json:
         entries = [asdict(best) | {"kind": type(best.cut).__name__} for best in found]
         click.echo(json_module.dumps({"device": gpu.name, "file": str(path_of(gpu)), "tuned": entries}))

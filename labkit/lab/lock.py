@@ -15,6 +15,9 @@ from labkit.errors import RunError
 from labkit.lab.record import utc_now
 
 
+SESSIONS = Path("/run/user")  # where systemd keeps each user's runtime folder
+
+
 class ProcessLock:
     """An exclusive lock on a file. The kernel frees it when the holder ends, however it ends, so no pid is guessed."""
 
@@ -48,8 +51,10 @@ class ProcessLock:
 
 
 def device_lock_path(device_uuid: str) -> Path:
-    """The lock file of a device, in the user's runtime folder: two checkouts of a lab share one card."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
+    """The lock file of a device, in the user's runtime folder: two checkouts of a lab share one card.
+
+    A job started by cron or over ssh may lack XDG_RUNTIME_DIR; it must still find the lock of a desktop session."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or (str(path) if (path := SESSIONS / str(os.getuid())).is_dir() else "")
     folder = Path(base) / "labkit" if base else Path(tempfile.gettempdir()) / f"labkit-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder / f"device-{re.sub(r'[^0-9A-Za-z-]', '-', device_uuid)}.lock"

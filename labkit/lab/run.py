@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.folder import PARTIAL, PROGRESS, RunFolder
+from labkit.lab.lever_checks import check_plan
+from labkit.lab.levers import known_levers
 from labkit.lab.lock import free_device, take_device
 from labkit.lab.measurements import Measurement, append_json, append_rows, checked_value, read_rows
 from labkit.lab.progress import ProgressDisplay, write_progress
@@ -104,7 +106,8 @@ class Run:
     def plan(self, plan: Any) -> "Run":
         """Stores the plan and its hash, before the first measurement; later, the record says *retrospective*.
 
-        RunError when the run already holds another plan, ParameterError for a plan of another experiment."""
+        RunError when the run already holds another plan, ParameterError for a plan of another experiment, or over a
+        lever that is not declared or cannot act at this workload."""
         path = self._open()
         document, plan_hash = plan_document(plan)
         if document["experiment"] != self.experiment:
@@ -116,6 +119,7 @@ class Run:
             raise RunError(
                 f"the run {self.id} has a plan already ({known[:12]}); a changed plan needs a run of its own"
             )
+        check_plan(plan, self.parameters, known_levers(self.lab.root))
         write_atomic(path / "plan.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
         self._update(plan_hash=plan_hash, exploratory=False, retrospective=bool(self._rows))
         return self
