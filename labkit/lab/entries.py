@@ -1,12 +1,15 @@
 """What the events add up to: entries by scope, what overturned what, looks, open problems. A function of the events."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
+from labkit.lab.coverage import Coverage, parse_shape, planned_coverage
 from labkit.lab.events import (
     Correction,
+    CoverageEvent,
     EntryEvent,
     Events,
     HandEdit,
@@ -54,6 +57,12 @@ class Entry:
     def newest(self) -> EntryEvent:
         """Its latest run."""
         return entry_of(self.stored[-1])
+
+    @property
+    def coverage(self) -> Coverage:
+        """What its runs measured together."""
+        known = (entry_of(item).coverage for item in [*self.older, *self.stored])
+        return reduce(or_, filter(None, known), Coverage())
 
     @property
     def look(self) -> bool:
@@ -156,10 +165,11 @@ def read_book(events: Events) -> Book:
     A run that was added twice (on two branches, say) counts once."""
     runs: set[str] = set()
     scopes: dict[str, list[Stored]] = defaultdict(list)
+    covered = {event.run: event.coverage for event in events.of(CoverageEvent)}
     for item in events.stored:
         if isinstance(item.event, EntryEvent) and item.event.run not in runs:
             runs.add(item.event.run)
-            scopes[item.event.scope.id].append(item)
+            scopes[item.event.scope.id].append(with_coverage(item, covered))
     waivers, corrections = events.of(Waiver), [item for item in events.stored if isinstance(item.event, Correction)]
     entries: list[Entry] = []
     without: list[Stored] = []
@@ -177,6 +187,15 @@ def read_book(events: Events) -> Book:
     edits = [(item, item.event) for item in events.stored if isinstance(item.event, HandEdit)]
     invalid_runs = sorted(without, key=lambda item: item.name, reverse=True)
     return Book(entries, invalid_runs, notes, imported_once(events), edits, problems)
+
+
+def with_coverage(item: Stored, covered: Mapping[str, Coverage]) -> Stored:
+    """An entry's event with what its run covered; where nobody kept that, what its plan and its scope say of it."""
+    event = entry_of(item)
+    if event.coverage is not None:
+        return item
+    known = covered.get(event.run) or planned_coverage(event.plan, parse_shape(event.scope.shape))
+    return Stored(item.name, event.model_copy(update={"coverage": known}))
 
 
 def imported_once(events: Events) -> list[Stored]:

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from labkit.lab.conditions import driver_words, held, reached, shape_words, unmeasured, varied, weights_words
+from labkit.lab.coverage import parse_shape
 from labkit.lab.entries import Book, Entry, anchor_of, entry_of
 from labkit.lab.events import EntryEvent, Stored
 from labkit.lab.plan import cell_words
@@ -10,7 +12,8 @@ from labkit.lab.verdict import count
 from labkit.measure.metrics import METRICS
 
 RUNS_SHOWN = 10
-SHAPE_SHOWN = 80  # characters; a longer shape is not said twice
+SHAPE_SHOWN = 80  # characters; longer settings are not said twice
+ABSENT = object()
 ENDINGS = {
     "confirmed": "Confirmed",
     "refuted": "Refuted",
@@ -35,11 +38,14 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Refuted if", md(plan.refuted_if)),
             ("Believed because", md(plan.believed_because)),
             ("Device", md(f"{entry.scope.device}, UUID {entry.scope.uuid}")),
-            ("Driver and build", md(f"{entry.scope.driver}; {entry.scope.build}")),
-            ("Model", md(entry.scope.model)),
-            ("Shape", md(entry.scope.shape)),
+            ("Driver and build", md(f"{driver_words(entry.scope.driver)}; {entry.scope.build}")),
+            ("Model", md("; ".join(filter(None, (entry.scope.model, weights_words(entry.coverage)))))),
+            ("Varied", md("; ".join(varied(plan)))),
+            ("Held fixed", md(shape_words(held(entry)))),
+            ("Reached", md("; ".join(reached(entry.coverage)))),
             ("Checks", md("; ".join(check_words(newest)))),
             ("Sessions", sessions_words(entry)),
+            ("Measured elsewhere", "; ".join(imported_words(event) for event in entry.events if event.imported_sha256)),
             ("Does not count", "; ".join(invalid_words(item) for item in entry.invalid)),
             ("Notices", md("; ".join(newest.verdict.notices))),
             *(("Waived", md(f"{w.fault} of {w.run}, {w.day}: {w.reason}")) for w in entry.waivers),
@@ -48,7 +54,7 @@ def entry_text(entry: Entry, book: Book) -> str:
         )
     )
     parts.append(claims_list("Can be claimed", can_claim(entry)))
-    parts.append(claims_list("Should not be claimed", should_not_claim(entry)))
+    parts.append(claims_list("Should not be claimed", should_not_claim(entry, book.elsewhere(entry))))
     if withheld := [f"{md(c.text)} ({md(c.withheld)})" for c in newest.claims if c.withheld]:
         parts.append(claims_list("Withheld, as the data do not bear it out", withheld))
     return "\n\n".join(part for part in parts if part)
@@ -112,8 +118,13 @@ def numbers_table(event: EntryEvent) -> str:
     if not rows:
         return ""
     head = [f"| cell | {metric}{'' if unit == '1' else f' ({unit})'} | blocks |", "|---|---|---|"]
-    body = [f"| {md(cell_words(json.loads(n.cell)))} | {n.value:.4g} | {n.n} |" for n in rows]
+    body = [f"| {md(cell_words(json.loads(n.cell)))} | {figure(n.value)} | {n.n} |" for n in rows]
     return "\n".join([*head, *body])
+
+
+def figure(value: float) -> str:
+    """A mean at four digits, a large one in full: `24.33`, `11,240`."""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e12 else f"{value:.4g}"
 
 
 def check_words(event: EntryEvent) -> list[str]:
@@ -148,14 +159,22 @@ def elsewhere_lines(entry: Entry, book: Book) -> list[tuple[str, str]]:
 
 
 def difference(entry: Entry, other: Entry) -> str:
-    """What is not the same in the other's scope, with its value there."""
+    """What is not the same in the other's scope, with its value there; of another card, its name and driver stand for
+    all that goes with a card."""
+    here, there = entry.scope, other.scope
+    names = ["device", "driver", "model"] if here.device != there.device else ["uuid", "driver", "build", "model"]
     parts = [
-        f"{name} {getattr(other.scope, name)}"
-        for name in ("device", "uuid", "driver", "build", "model", "shape")
-        if getattr(other.scope, name) != getattr(entry.scope, name)
+        f"{name} {driver_words(getattr(there, name)) if name == 'driver' else getattr(there, name)}"
+        for name in names
+        if getattr(there, name) != getattr(here, name)
     ]
-    if other.scope.retrospective != entry.scope.retrospective:
-        parts.append("a rule younger than its data" if other.scope.retrospective else "a rule stored before its data")
+    if here.shape != there.shape:
+        ours, theirs = parse_shape(here.shape), parse_shape(there.shape)
+        changed = {name: value for name, value in theirs.items() if value != ours.get(name, ABSENT)}
+        short = len(there.shape) <= SHAPE_SHOWN or not changed
+        parts.append(f"shape {shape_words(theirs if short else changed)}")
+    if there.retrospective != here.retrospective:
+        parts.append("a rule younger than its data" if there.retrospective else "a rule stored before its data")
     return "; ".join(parts)
 
 
@@ -166,25 +185,32 @@ def can_claim(entry: Entry) -> list[str]:
         return ["Nothing: this entry no longer holds."]
     if not verdict.decided:
         return ["Only that this was tried and is not settled: the interval allows both."]
-    shape = scope.shape if len(scope.shape) <= SHAPE_SHOWN else "the shape above"
-    conditions = ", ".join(part for part in (f"On {scope.device} with {scope.driver}", scope.model, shape) if part)
     rule = entry.plan.rule
     over = f" is {verdict.number()} that at {cell_words(rule.against)}" if rule.against else f" is {verdict.number()}"
-    own = f"{conditions}: {rule.metric} at {cell_words(rule.cell)}{over}."
+    found = [f"On {scope.device} with {driver_words(scope.driver)}, {scope.model}: {rule.metric} at"]
+    found[0] += f" {cell_words(rule.cell)}{over}"
+    within = [*reached(entry.coverage), shape_words(held(entry)) if len(scope.shape) <= SHAPE_SHOWN else ""]
+    own = f"{found[0]}; {'; '.join(filter(None, within))}." if any(within) else f"{found[0]}."
     return [md(own), *(md(claim.text) for claim in entry.newest.claims if not claim.withheld)]
 
 
-def should_not_claim(entry: Entry) -> list[str]:
-    """What the evidence does not reach: other conditions always, other sessions until there are three."""
-    verdict = entry.verdict
-    found = ["Anything about devices, drivers, models or shapes other than these."]
+def should_not_claim(entry: Entry, elsewhere: Sequence[Entry] = ()) -> list[str]:
+    """What the evidence does not reach, from what was varied and what was not, then what the notebook adds."""
+    verdict, scope = entry.verdict, entry.scope
+    found = [f"Anything about other cards than {scope.device}, or other drivers or builds"]
+    found[0] += ", beyond what the entries linked above found there." if elsewhere else ": one of each was measured."
+    weights = ", ".join(entry.coverage.weights)
+    found.append(
+        f"Other models than {scope.model}, or quantisations other than its own{f' ({weights})' * bool(weights)}."
+    )
+    found += [f"{line}." for line in unmeasured(entry)]
     if verdict.strength != "finding":
         found.append(f"That it holds in other sessions: {count(verdict.runs, 'session')} so far, three make a finding.")
     if verdict.retrospective:
         found.append("That it was predicted: the rule was written after the data.")
     if verdict.close:
         found.append("That the threshold is passed by more than the margin.")
-    return [*found, *(md(text) for text in entry.newest.should_not_claim)]
+    return [*map(md, found), *(md(text) for text in entry.newest.should_not_claim)]
 
 
 def mistake_text(entry: Entry) -> str:
@@ -235,6 +261,11 @@ def link(entry: Entry) -> str:
 def run_link(event: EntryEvent) -> str:
     """A link to a run's folder."""
     return f"[{event.run}](data/runs/{event.run}/)"
+
+
+def imported_words(event: EntryEvent) -> str:
+    """Where a run from another machine came from."""
+    return f"{event.run} came in an archive (SHA-256 {event.imported_sha256[:12]}); it was judged here"
 
 
 def lines(*pairs: tuple[str, str]) -> str:

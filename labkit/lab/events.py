@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from labkit.errors import LabError, LedgerError
+from labkit.lab.coverage import Coverage
 from labkit.lab.plan import Plan, Rule
 from labkit.lab.record import Check, Frozen
 from labkit.lab.verdict import Verdict
@@ -106,6 +107,16 @@ class EntryEvent(Event):
     should_not_claim: tuple[str, ...] = ()
     commit: str = ""
     measurements_sha256: str
+    coverage: Coverage | None = None  # None in events of versions that did not keep it; see `CoverageEvent`
+    imported_sha256: str = ""  # of the archive it came in, for a run measured elsewhere
+
+
+class CoverageEvent(Event):
+    """What a run covered, where its entry is of a version that did not keep it."""
+
+    kind: Literal["coverage"] = "coverage"
+    run: str
+    coverage: Coverage
 
 
 class NoteEvent(Event):
@@ -165,9 +176,8 @@ class HandEdit(Event):
     diff: tuple[str, ...]
 
 
-AnyEvent = Annotated[
-    EntryEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit, Field(discriminator="kind")
-]
+OneEvent = EntryEvent | CoverageEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit
+AnyEvent = Annotated[OneEvent, Field(discriminator="kind")]
 _reader: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
@@ -176,7 +186,7 @@ class Stored:
     """An event with the name of its file, which orders events: by time, then by content."""
 
     name: str
-    event: EntryEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit
+    event: OneEvent
 
     @property
     def mark(self) -> str:

@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import LedgerError
+from labkit.errors import LabError, LedgerError
 from labkit.lab.claims import cell_numbers, checked_claims, known_numbers
+from labkit.lab.coverage import coverage_of
 from labkit.lab.entries import UNCHECKED, Book, Entry, read_book
 from labkit.lab.events import (
     Correction,
+    CoverageEvent,
     EntryEvent,
     Events,
     HandEdit,
@@ -104,6 +106,7 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
         should_not_claim=tuple(map(str, conclusion.get("should_not_claim", ()))),
         commit=record.git.commit if record.git else "",
         measurements_sha256=sha256_file(folder / "measurements.csv") if rows else "",
+        coverage=coverage_of(record, plan, folder),
     )
 
 
@@ -203,9 +206,9 @@ def render(root: Path, only_if_stale: bool = False) -> Rendered:
             return Rendered((), (), events.damaged)
         files = {name: read_ledger(root / name) for name in LEDGERS}
         edits, problems = find_edits(events, files)
-        for edit in edits:
-            write_event(root, edit)
-        events = read_events(root) if edits else events
+        for event in [*edits, *missing_coverage(root, events)]:
+            write_event(root, event)
+        events = read_events(root)
         book = read_book(events)
         through = events.stored[-1].name if events.stored else ""
         rendered = render_book(book)
@@ -215,6 +218,24 @@ def render(root: Path, only_if_stale: bool = False) -> Rendered:
             if write_if_changed(root / name, ledger_text(files[name].head, rendered[name], events.state, through))
         ]
     return Rendered(tuple(changed), tuple(edits), (*events.damaged, *book.problems, *problems))
+
+
+def missing_coverage(root: Path, events: Events) -> list[CoverageEvent]:
+    """What the runs covered whose entries an earlier version made; those whose files are not here, or are not those
+    that were entered, are left as they are."""
+    have = {event.run for event in events.of(CoverageEvent)}
+    found = []
+    for event in events.of(EntryEvent):
+        folder = root / "data" / "runs" / event.run
+        if event.coverage is not None or event.run in have or not (folder / "run.json").is_file():
+            continue
+        try:
+            covered = coverage_of(read_record(folder), event.plan, folder)
+        except LabError:  # `lab ledger verify` names it
+            continue
+        have.add(event.run)
+        found.append(CoverageEvent(utc=utc_exact(), run=event.run, coverage=covered))
+    return found
 
 
 def shows(path: Path, events: Events) -> bool:

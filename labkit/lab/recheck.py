@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from labkit.errors import LabError, LedgerError
 from labkit.lab.capture import sha256_file
+from labkit.lab.coverage import Coverage
 from labkit.lab.entries import entry_of, read_book
-from labkit.lab.events import EntryEvent, Events, read_events
+from labkit.lab.events import CoverageEvent, EntryEvent, Events, read_events
 from labkit.lab.ledger import entry_event, shows
 from labkit.lab.ledger_files import read_ledger
 from labkit.lab.plan import cell_words
@@ -60,8 +61,9 @@ def verify(root: Path, fresh: bool = True) -> Verified:
     events = read_events(root, fresh=fresh)
     faults = [Fault("damaged", line.partition(" ")[0], line.partition(" ")[2]) for line in events.damaged]
     entries = [entry_of(item) for item in events.stored if isinstance(item.event, EntryEvent)]
+    covered = {event.run: event.coverage for event in events.of(CoverageEvent)}
     for entry in entries:
-        faults += recheck(root, entry)
+        faults += recheck(root, entry, entry.coverage or covered.get(entry.run))
     book = read_book(events)
     faults += [Fault("changed", "data/ledger", problem) for problem in book.problems]
     now = render_book(book)
@@ -98,8 +100,8 @@ def file_faults(path: Path, events: Events, blocks: Sequence[Block]) -> list[Fau
     return found
 
 
-def recheck(root: Path, event: EntryEvent) -> list[Fault]:
-    """What in an entry is not what its run's files give now."""
+def recheck(root: Path, event: EntryEvent, coverage: Coverage | None) -> list[Fault]:
+    """What in an entry, and in what is kept of its run's coverage, is not what the run's files give now."""
     folder = root / "data" / "runs" / event.run
     if not (folder / "run.json").exists():
         return [Fault("missing", event.run, "the run is not on this machine, so its entry cannot be recomputed")]
@@ -134,6 +136,8 @@ def recheck(root: Path, event: EntryEvent) -> list[Fault]:
     ]
     if [claim.text for claim in event.claims] != [claim.text for claim in now.claims]:
         found.append("its claims were changed since")
+    if coverage is not None and coverage != now.coverage:
+        found.append("what it covered (streams, depths, lengths, contents) is not what its files say")
     found += artefact_faults(record, folder)
     return [Fault("changed", event.run, text) for text in found]
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from labkit.lab.conditions import driver_words
 from labkit.lab.entries import Book, Entry, anchor_of, entry_of
 from labkit.lab.entry_text import ENDINGS, entry_text, invalid_words, lines, md, mistake_text, run_link, subject
 from labkit.lab.events import HandEdit, ImportedEvent, Ledger, NoteEvent, Stored
@@ -75,7 +76,7 @@ def invalid_text(scope: Sequence[Stored]) -> str:
     title = f"{newest.day} · {ENDINGS['invalid']}: {md(newest.plan.belief)}"
     where = lines(
         ("Device", md(newest.scope.device)),
-        ("Driver and build", md(f"{newest.scope.driver}; {newest.scope.build}")),
+        ("Driver and build", md(f"{driver_words(newest.scope.driver)}; {newest.scope.build}")),
         ("Model", md(newest.scope.model)),
         ("Rule", md(newest.plan.rule.words())),
     )
