@@ -1,6 +1,7 @@
 """The `lab` command: a click group whose verbs are the modules of `labkit/commands/`, imported when called."""
 
 import importlib
+import keyword
 import pkgutil
 import sys
 
@@ -11,15 +12,17 @@ from labkit.errors import LabError
 
 
 class LazyGroup(click.Group):
-    """A group that imports `labkit/commands/<verb>.py` only when the verb is used; each holds a `command`."""
+    """A group that imports `labkit/commands/<verb>.py` only when the verb is used; each holds a `command`. The module of
+    a verb that Python keeps for itself ends in `_`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(module.name for module in pkgutil.iter_modules(labkit.commands.__path__))
+        return sorted(module.name.removesuffix("_") for module in pkgutil.iter_modules(labkit.commands.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = importlib.import_module(f"labkit.commands.{cmd_name}").command
+        module = f"labkit.commands.{cmd_name}{'_' if keyword.iskeyword(cmd_name) else ''}"
+        command: click.Command = importlib.import_module(module).command
         return command
 
 

@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to make (default: site/ in the lab).")
-@click.option("--strict", is_flag=True, help="Publish nothing (exit 2) when anything holds a secret, or an entry does not agree with its data.")
+@click.option("--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret or disagrees.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
 def command(out: Path | None, strict: bool, as_json: bool) -> None:
-    """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else."""
+    """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else.
+
+    Every entry of the ledger is recomputed from its data on the way; one that does not agree is marked on its pages.
+    """
     from labkit.lab.lab import find_root
     from labkit.lab.publish import publish
 

@@ -107,7 +107,19 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
         commit=record.git.commit if record.git else "",
         measurements_sha256=sha256_file(folder / "measurements.csv") if rows else "",
         coverage=coverage_of(record, plan, folder),
+        imported_sha256=archive_of(folder),
     )
+
+
+def archive_of(folder: Path) -> str:
+    """The SHA-256 of the archive that a run from another machine came in; nothing for a run of this lab."""
+    path = folder / "import.json"
+    if not path.is_file():
+        return ""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["archive_sha256"])
+    except (ValueError, TypeError, KeyError):
+        raise LedgerError(f"{path} is damaged; it says which archive the run came in") from None
 
 
 def note(root: Path, text: str, ledger: Ledger = "FINDINGS.md") -> Path:

@@ -117,6 +117,9 @@ def recheck(root: Path, event: EntryEvent, coverage: Coverage | None) -> list[Fa
             found.append(f"{name} is {shown(before)} in the ledger; the data give {shown(after)}")
     if not same(event.verdict.values, now.verdict.values):
         found.append("the effects by block are not those of measurements.csv")
+    claimed = (record.verdict or {}).get("outcome")
+    if claimed and claimed != now.verdict.outcome:
+        found.append(f"run.json says {claimed}; its samples give {now.verdict.outcome}")
     if event.measurements_sha256 != now.measurements_sha256:
         found.append("measurements.csv is not the file that was entered: its SHA-256 differs")
     found += [

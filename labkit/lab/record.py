@@ -17,6 +17,8 @@ from labkit.errors import RunError
 from labkit.measure.neighbours import Neighbours
 
 State = Literal["running", "completed", "failed", "crashed", "killed", "timed-out", "stopped-early"]
+SCHEMA = 1
+MOST_RECORD_BYTES = 64 << 20
 STATES: tuple[str, ...] = get_args(State)
 FINAL_STATES = tuple(state for state in STATES if state != "running")
 
@@ -142,12 +144,12 @@ class RunRecord(Frozen):
         return self.model_dump_json(by_alias=True, indent=2) + "\n"
 
 
-def write_atomic(path: Path, text: str) -> None:
-    """Writes `text` aside and renames it over `path`, so a reader sees the old file or the new one, never a part."""
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Writes aside and renames over `path`, so a reader sees the old file or the new one, never a part."""
     handle, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             os.fchmod(file.fileno(), 0o644)
         os.replace(aside, path)
     except BaseException:
@@ -156,16 +158,35 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """The record in `folder`. RunError when it is missing, damaged or of another schema."""
+    """The record in `folder`. RunError when it is missing, damaged, too large to be one, or of a newer schema."""
     path = folder / "run.json"
     try:
-        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        size = path.stat().st_size
+        if size > MOST_RECORD_BYTES:
+            raise RunError(f"{path} is not a run record: it has {size:,} bytes")
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{folder} is not a run: it has no run.json") from None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    refuse_newer(content, path)
+    try:
+        return RunRecord.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole file"
         raise RunError(f"{path} is not a run record: {place}: {first['msg']}") from None
+
+
+def refuse_newer(content: bytes, path: Path) -> None:
+    """RunError when a JSON object says that it is of a later schema than this version reads."""
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        return  # whoever reads it says what is wrong
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise RunError(f"{path} is of schema {schema}, and this labkit reads schema {SCHEMA}: update labkit to read it")
 
 
 @contextmanager
