@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ def run_experiment(
     cell_timeout_s: float | None = None,
     wait: bool = True,
     quiet: bool = False,
+    made: Callable[[RunRecord], None] = lambda record: None,
 ) -> StoredRun:
-    """Runs a notebook with `overrides` (already typed) and returns the closed record and its folder.
+    """Runs a notebook with `overrides` (already typed) and returns the closed record and its folder. `made` is told of
+    the record before anything is started, so that its name can be kept.
 
     RunError when the process could not even make the folder."""
     overrides = dict(overrides or {})
@@ -47,6 +49,7 @@ def run_experiment(
         notebook=notebook_in_lab(lab.root, experiment.path),
         notebook_sha256=experiment.code_sha256(),
     )
+    made(record)
     limits = {"timeout_s": timeout_s, "cell_timeout_s": cell_timeout_s}
     return start(lab, experiment, overrides, record, resume=False, wait=wait, quiet=quiet, **limits)
 
@@ -165,19 +168,25 @@ def require_jupyter() -> None:
 
 @contextmanager
 def passing_signals_to(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While inside, Ctrl-C and termination reach the runner as SIGTERM, so it closes its record; a third time kills."""
+    """While inside, Ctrl-C and termination reach the runner as SIGTERM, so it closes its record; a third time kills.
+
+    Whoever listened before is told too, so that a sweep knows it is over."""
     count = 0
+    before: dict[int, Any] = {}
 
     def forward(number: int, frame: Any) -> None:
         nonlocal count
         count += 1
         if child.poll() is None:
             child.send_signal(signal.SIGTERM if count < 3 else signal.SIGKILL)
+        listener = before.get(number)
+        if callable(listener) and listener is not signal.default_int_handler:
+            listener(number, frame)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before |= {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

@@ -1,0 +1,111 @@
+"""What is kept of a sweep: one file of its points and their runs, swapped in whole, and the table it amounts to."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from labkit.errors import RunError
+from labkit.lab.folder import PARTIAL, runs_folder
+from labkit.lab.record import Frozen, read_record
+
+
+class Point(Frozen):
+    """One parameter set. `run` is the run made for it, None before there is one; `settled` once the ledger has it."""
+
+    values: dict[str, Any]
+    run: str | None = None
+    settled: bool = False
+
+
+class SweepFile(Frozen):
+    """What is kept of a sweep, in `data/sweeps/<id>.json`. `definition` is a hash of what was asked for."""
+
+    schema_version: Literal[1] = 1
+    id: str
+    experiment: str
+    notebook: str
+    notebook_sha256: str
+    definition: str
+    fixed: dict[str, Any]
+    grid: dict[str, list[Any]]
+    negative_controls: tuple[str, ...] = ()
+    margin: float = 0.02
+    begun: str
+    points: tuple[Point, ...]
+    warnings: tuple[str, ...] = ()
+    ended: str | None = None
+    effects: tuple[dict[str, Any], ...] = ()
+
+    def with_point(self, number: int, **fields: Any) -> "SweepFile":
+        """The file with fields of one point replaced."""
+        points = list(self.points)
+        points[number] = points[number].model_copy(update=fields)
+        return self.model_copy(update={"points": tuple(points)})
+
+
+def sweeps_folder(root: Path) -> Path:
+    """Where the lab keeps its sweeps."""
+    return root / "data" / "sweeps"
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """A sweep's file. RunError when it is damaged or of another schema."""
+    try:
+        return SweepFile.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        first = str(error).splitlines()[0]
+        raise RunError(f"{path} is not a sweep that can be read: {first}") from None
+
+
+def find_sweep(root: Path, definition: str) -> SweepFile | None:
+    """The newest sweep of this definition; one that cannot be read stops the search, so nothing is done twice."""
+    found = sorted(sweeps_folder(root).glob(f"*-{definition}.json"))
+    return read_sweep(found[-1]) if found else None
+
+
+def state_of(root: Path, point: Point) -> str:
+    """`missing` before a point has a run folder, else the state of its run."""
+    if point.run is None:
+        return "missing"
+    for name in (point.run, f"{PARTIAL}{point.run}"):
+        folder = runs_folder(root) / name
+        if folder.is_dir():
+            try:
+                return read_record(folder).state
+            except RunError:
+                return "damaged"
+    return "missing"
+
+
+def table(root: Path, file: SweepFile) -> list[dict[str, Any]]:
+    """The sweep as rows: the values of a point, its state, its run, and the verdict where the run has one."""
+    rows = []
+    for point in file.points:
+        state, verdict = state_of(root, point), ""
+        if point.run is not None and state == "completed":
+            record = read_record(runs_folder(root) / point.run)
+            verdict = str((record.verdict or {}).get("outcome", ""))
+        rows.append({"values": point.values, "state": state, "run": point.run or "", "verdict": verdict})
+    return rows
+
+
+def text_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Those rows as text, a column a lever."""
+    names = list(rows[0]["values"]) if rows else []
+    head = [*names, "state", "verdict", "run"]
+    lines = [
+        [*(shown(row["values"][name]) for name in names), row["state"], row["verdict"], row["run"]] for row in rows
+    ]
+    widths = [max(len(line[column]) for line in [head, *lines]) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in [head, *lines]
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as a person writes it."""
+    return value if isinstance(value, str) else json.dumps(value)
