@@ -38,6 +38,7 @@ class Checkout:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "my lab"
+        self.place = Path("/")  # where it is called from
         self.tools = folder / "tools"
         (self.root / "labkit").mkdir(parents=True)
         self.tools.mkdir()
@@ -68,7 +69,7 @@ class Checkout:
         command = [str(launcher or self.root / "lab"), *words]
         pipe, environment = subprocess.PIPE, {**self.environment, **settings}
         return subprocess.Popen(
-            command, stdout=pipe, stderr=pipe, text=True, cwd="/", env=environment, start_new_session=True
+            command, stdout=pipe, stderr=pipe, text=True, cwd=self.place, env=environment, start_new_session=True
         )
 
     def call(self, *words: str, launcher: Path | None = None, **settings: str) -> "subprocess.CompletedProcess[str]":
@@ -93,6 +94,18 @@ class Checkout:
 def checkout(tmp_path: Path) -> Checkout:
     """A fresh checkout whose path holds a space."""
     return Checkout(tmp_path)
+
+
+def test_in_a_lab_of_ones_own_that_lab_is_meant_and_elsewhere_the_checkout(checkout: Checkout, tmp_path: Path):
+    own = tmp_path / "own lab"
+    (own / "notebooks").mkdir(parents=True)
+    for name in ("lab.toml", "FINDINGS.md"):
+        (own / name).touch()
+    for place, meant in ((own, own), (own / "notebooks", own), (tmp_path, checkout.root)):
+        checkout.place = place
+        assert checkout.call("runs").stdout.split("|")[1] == str(meant)
+    checkout.place = own
+    assert checkout.call("runs", LABKIT_LAB="/elsewhere").stdout.split("|")[1] == "/elsewhere"
 
 
 @pytest.mark.quick

@@ -125,6 +125,7 @@ def test_a_wheel_holds_every_shader_and_works_without_the_repository(tmp_path: P
     subprocess.run([*build, str(source)], check=True)
     (wheel,) = tmp_path.glob("labkit-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"labkit/lab/starter/template.ipynb", "labkit/lab/starter/README.md"} <= names  # what `lab init` begins with
     committed = read_manifest(source / "shaders")
     assert committed
     for name, entry in committed.items():

@@ -16,6 +16,7 @@ from labkit.lab.record import RunRecord, plain_value, read_record, utc_now
 from labkit.lab.redact import Redactor
 from labkit.lab.run import Run, attach, facts_table
 
+MARKER = "lab.toml"
 EXPERIMENT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 _open_runs: dict[tuple[Path, str], Run] = {}  # this process's runs, by lab and experiment
@@ -30,7 +31,8 @@ class StoredRun(NamedTuple):
 
 class Lab:
     """A lab repository. `Lab()` finds it: the environment's LABKIT_LAB, else the nearest folder upward from the
-    working folder that holds `FINDINGS.md` and `labkit/`. LabError when there is none; nothing is created."""
+    working folder that holds `FINDINGS.md` beside `labkit/` or `lab.toml` (which `lab init` writes). LabError when there
+    is none; nothing is created."""
 
     def __init__(self, root: str | os.PathLike[str] | None = None) -> None:
         self.root = find_root(root)
@@ -183,19 +185,22 @@ def find_root(root: str | os.PathLike[str] | None = None) -> Path:
         path = Path(named).expanduser().resolve()
         if is_lab(path):
             return path
-        raise LabError(f"{path} is not a lab: it has no FINDINGS.md beside labkit/; check LABKIT_LAB or the path given")
+        raise LabError(
+            f"{path} is not a lab: it has no FINDINGS.md beside labkit/ or {MARKER}; check LABKIT_LAB or the path given"
+        )
     here = Path.cwd()
     for path in (here, *here.parents):
         if is_lab(path):
             return path
     raise LabError(
-        f"no lab at {here} or above it (a folder with FINDINGS.md and labkit/); go into one or set LABKIT_LAB"
+        f"no lab at {here} or above it (a folder with FINDINGS.md beside labkit/ or {MARKER}); go into one, set "
+        "LABKIT_LAB, or make one: `lab init DIR`"
     )
 
 
 def is_lab(path: Path) -> bool:
-    """Whether `path` holds a lab."""
-    return (path / "FINDINGS.md").is_file() and (path / "labkit").is_dir()
+    """Whether `path` holds a lab: labkit's own repository, or one that `lab init` made."""
+    return (path / "FINDINGS.md").is_file() and ((path / "labkit").is_dir() or (path / MARKER).is_file())
 
 
 def experiment_name(text: str) -> str:

@@ -94,8 +94,9 @@ def report(root: Path, folder: Path, settled: Settled) -> None:
         lines.append(f"failed checks: {', '.join(failed)}")
     lines += settled.trouble
     lines.append(f"  record  {shown(folder)}")
-    if (folder / "log.txt").stat().st_size and record.state != "completed":
-        lines.append(f"  log     {shown(folder / 'log.txt')}")
+    log = folder / "log.txt"
+    if record.state != "completed" and log.is_file() and log.stat().st_size:
+        lines.append(f"  log     {shown(log)}")
     if settled.picture:
         lines.append(f"  figure  {shown(settled.picture)}")
     if settled.page:

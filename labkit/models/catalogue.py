@@ -60,8 +60,8 @@ CATALOGUE: dict[str, Entry] = {
 def models_folder() -> Path:
     """Where this lab keeps models: `LABKIT_MODELS`, else `data/models` of the lab, else the user's own data folder.
 
-    The lab is `LABKIT_LAB`, else the nearest folder upward of the current one holding FINDINGS.md and labkit/, else the
-    checkout labkit was imported from.
+    The lab is `LABKIT_LAB`, else the nearest folder upward of the current one holding FINDINGS.md beside labkit/ or
+    lab.toml, else the checkout labkit was imported from.
     """
     if chosen := os.environ.get("LABKIT_MODELS"):
         return Path(chosen).expanduser().absolute()
@@ -69,7 +69,8 @@ def models_folder() -> Path:
         return Path(lab).expanduser().absolute() / "data" / "models"
     here, checkout = Path.cwd(), Path(__file__).resolve().parents[2]
     for folder in (here, *here.parents):
-        if (folder / "FINDINGS.md").is_file() and (folder / "labkit").is_dir():
+        beside = (folder / "labkit").is_dir() or (folder / "lab.toml").is_file()
+        if beside and (folder / "FINDINGS.md").is_file():
             return folder / "data" / "models"
     if (checkout / "pyproject.toml").is_file():
         return checkout / "data" / "models"
