@@ -12,8 +12,8 @@ from typing import Any
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import MOST_BYTES, PART, Manifest, Packed, write_archive
 from labkit.lab.folder import LIVE_FILES
-from labkit.lab.publish.redaction import Redaction, Scrubber
 from labkit.lab.record import SCHEMA, RunRecord, read_record, write_atomic
+from labkit.lab.redact import Redaction, Scrubber
 
 CAME_IN = "import.json"  # how a run from elsewhere came here: of this lab, not of the run
 ABSOLUTE = re.compile(r"(?<![\w.~/<>:-])/(?:[\w.+-]+/)+[\w.+-]+")

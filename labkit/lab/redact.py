@@ -1,12 +1,13 @@
-"""Takes secrets, home folders, host and user names out of text before it is stored in a record."""
+"""Takes secrets, home folders, host and user names out of text before it is stored, published or sent."""
 
 import getpass
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SECRET = "<secret>"
 
@@ -98,6 +99,45 @@ class Redactor:
         if isinstance(value, list | tuple):
             return [self.value(item) for item in value]
         return value
+
+
+class Redaction(NamedTuple):
+    """How often something of one `kind` ("secret", "home path", "host name", "user name") was masked in a file."""
+
+    file: str
+    kind: str
+    times: int
+
+
+MARKS = {"secret": SECRET, "host name": "<host>", "user name": "<user>"}
+
+
+class Scrubber(Redactor):
+    """A redactor that keeps count. Set `file` to the path of what is being read before giving it text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.file = ""
+        self.hits: Counter[tuple[str, str]] = Counter()
+
+    def text(self, text: str) -> str:
+        """`text` without what must not be published; each thing masked is counted under `file`."""
+        clean = super().text(text)
+        if clean != text:
+            for kind, mark in MARKS.items():
+                self.hits[self.file, kind] += max(0, clean.count(mark) - text.count(mark))
+            if self.home:
+                self.hits[self.file, "home path"] += len(self.home.findall(text))
+        return clean
+
+    def read(self, file: str, value: Any) -> Any:
+        """`value` (text, or JSON) redacted, counted under `file`."""
+        self.file = file
+        return self.value(value)
+
+    def found(self) -> list[Redaction]:
+        """What was masked, by file and kind."""
+        return [Redaction(file, kind, count) for (file, kind), count in sorted(self.hits.items()) if count]
 
 
 def is_secret_value(value: str) -> bool:

@@ -12,9 +12,9 @@ from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page, run_page, site_resolver
 from labkit.lab.publish.read import RunView, read_run, run_folders
-from labkit.lab.publish.redaction import Redaction, Scrubber
 from labkit.lab.publish.site import check_target, put, site_lock, staged
 from labkit.lab.publish.standing import LedgerView, read_ledger_view
+from labkit.lab.redact import Redaction, Scrubber
 
 SITE = "site"
 

@@ -12,8 +12,8 @@ from labkit.errors import LabError, RunError
 from labkit.lab.folder import PARTIAL, runs_folder
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import Plan
-from labkit.lab.publish.redaction import Scrubber
 from labkit.lab.record import RunRecord, read_record
+from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import Verdict
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from labkit.lab.entries import Entry, entry_of, read_book
 from labkit.lab.events import EntryEvent, read_events
-from labkit.lab.publish.redaction import Scrubber
 from labkit.lab.publish.summary import SIGNS, Badge
 from labkit.lab.recheck import verify
+from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import count
 
 FILE = "data/ledger"
