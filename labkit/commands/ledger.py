@@ -38,6 +38,8 @@ def list_entries(everything: bool, as_json: bool) -> None:
         verdict = entry.verdict
         state = "struck, " if entry.struck else ""
         click.echo(f"{entry.day}  {state}{verdict.outcome} ({verdict.strength})  {verdict.number()}  {entry.anchor}")
+    if book.notes or book.imported:
+        click.echo(f"and without data: {len(book.notes)} notes by hand, {len(book.imported)} imported pieces")
 
 
 @command.command()
@@ -124,6 +126,7 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
     """
     from labkit.lab.lab import Lab
     from labkit.lab.ledger import import_notes
+    from labkit.lab.redact import Scrubber
 
     taken = import_notes(Lab().root, files)
     if as_json:
@@ -134,6 +137,12 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
             ]
         )
         return
+    scrubber = Scrubber()
+    for path in files:
+        scrubber.read(str(path), path.read_text(encoding="utf-8"))
+    for hit in scrubber.found():
+        if hit.kind == "secret":
+            click.echo(f"lab: careful: {hit.file} holds what looks like a secret; it is kept as it stood", err=True)
     for file, new in taken:
         dated = sum(bool(piece.dated) for piece in file.pieces)
         here = f", {len(file.pieces) - new} here already" if new < len(file.pieces) else ""

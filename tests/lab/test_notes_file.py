@@ -166,6 +166,12 @@ def test_importing_again_takes_only_what_is_new(lab: Path, tmp_path: Path) -> No
     assert levers.index("| ub | 512") < levers.index("## Blocked")
 
 
+def test_a_secret_in_notes_is_told_since_they_are_kept_as_they_stood(lab: Path, tmp_path: Path) -> None:
+    done = call("ledger", "import", str(put(tmp_path, "FINDINGS.md", "## 2026-09-01 · x\n\nhf_" + "a1B2c3D4" * 4)))
+    assert "holds what looks like a secret" in done.output
+    assert "without data: 0 notes by hand, 1 imported pieces" in call("ledger", "list").output
+
+
 def test_equal_sections_of_one_file_are_each_kept(lab: Path, tmp_path: Path) -> None:
     twice = "## 2026-09-01 · Same\n\nx\n\n" * 2
     call("ledger", "import", str(put(tmp_path, "MISTAKES.md", twice)))
