@@ -188,12 +188,16 @@ def concluded(lab: "Lab", sweep: Any, ledger: bool) -> "list[LeverEffect]":
     effects = effects_of(lab.root, sweep.file, known_levers(lab.root))
     if not sweep.missing() and sweep.file.ended is None:
         sweep.finish([effect.model_dump(mode="json") for effect in effects])
+    if not sweep.missing() and ledger:
+        from labkit.lab.ledger import enter_sweep
+
+        enter_sweep(lab.root, sweep.file.id, sweep.file.experiment, effects)
     return effects
 
 
 def show(lab: "Lab", file: "SweepFile", effects: "list[LeverEffect]", as_json: bool) -> None:
     """The table of states and the effects, as text or JSON."""
-    from labkit.lab.sweep_effects import effect_line
+    from labkit.lab.lever_effect import effect_line
     from labkit.lab.sweep_file import table, text_table
 
     rows = table(lab.root, file)

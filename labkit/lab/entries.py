@@ -17,6 +17,7 @@ from labkit.lab.events import (
     NoteEvent,
     Scope,
     Stored,
+    SweepEvent,
     Waiver,
     digest,
 )
@@ -107,6 +108,7 @@ class Book:
     imported: list[Stored]
     edits: list[tuple[Stored, HandEdit]]
     problems: list[str]
+    sweeps: list[Stored] = field(default_factory=list)  # each once; those of runs that do not hold are left out
 
     @property
     def live(self) -> list[Entry]:
@@ -186,7 +188,19 @@ def read_book(events: Events) -> Book:
     notes = [item for item in events.stored if isinstance(item.event, NoteEvent)]
     edits = [(item, item.event) for item in events.stored if isinstance(item.event, HandEdit)]
     invalid_runs = sorted(without, key=lambda item: item.name, reverse=True)
-    return Book(entries, invalid_runs, notes, imported_once(events), edits, problems)
+    book = Book(entries, invalid_runs, notes, imported_once(events), edits, problems)
+    holding = {entry_of(item).run for entry in book.live for item in entry.stored}
+    book.sweeps = sweeps_once(events, runs - holding)
+    return book
+
+
+def sweeps_once(events: Events, gone: set[str]) -> list[Stored]:
+    """The sweeps, each once, without those that are of a run that is `gone`: struck, retracted or not counted."""
+    found: dict[str, Stored] = {}
+    for item in events.stored:
+        if isinstance(item.event, SweepEvent) and item.event.effects and item.event.sweep not in gone:
+            found.setdefault(item.event.sweep, item)
+    return list(found.values())
 
 
 def with_coverage(item: Stored, covered: Mapping[str, Coverage]) -> Stored:

@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from labkit.errors import LabError, LedgerError
 from labkit.lab.coverage import Coverage
+from labkit.lab.lever_effect import LeverEffect
 from labkit.lab.plan import Plan, Rule
 from labkit.lab.record import Check, Frozen
 from labkit.lab.verdict import Verdict
@@ -148,6 +149,21 @@ class ImportedEvent(Event):
         return digest(json.dumps([self.ledger, self.table, self.text, self.copy_number]))
 
 
+class SweepEvent(Event):
+    """What a finished sweep measured of its levers: `sweep` names it, or the run whose cells it is of. `void` when a
+    negative control of it moved, so that no effect of it counts."""
+
+    kind: Literal["sweep"] = "sweep"
+    sweep: str
+    experiment: str
+    effects: tuple[LeverEffect, ...]
+
+    @property
+    def void(self) -> bool:
+        """Whether one of its negative controls moved."""
+        return any(effect.control_moved for effect in self.effects)
+
+
 class Waiver(Event):
     """A person's reason to let a run count although `fault` spoke against it; it is printed on the entry."""
 
@@ -176,7 +192,7 @@ class HandEdit(Event):
     diff: tuple[str, ...]
 
 
-OneEvent = EntryEvent | CoverageEvent | NoteEvent | ImportedEvent | Waiver | Correction | HandEdit
+OneEvent = EntryEvent | CoverageEvent | NoteEvent | ImportedEvent | SweepEvent | Waiver | Correction | HandEdit
 AnyEvent = Annotated[OneEvent, Field(discriminator="kind")]
 _reader: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 

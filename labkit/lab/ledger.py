@@ -18,6 +18,7 @@ from labkit.lab.events import (
     ImportedEvent,
     Ledger,
     NoteEvent,
+    SweepEvent,
     Waiver,
     read_events,
     utc_exact,
@@ -33,11 +34,13 @@ from labkit.lab.ledger_files import (
     read_ledger,
     write_if_changed,
 )
+from labkit.lab.lever_effect import LeverEffect
 from labkit.lab.measurements import read_rows
 from labkit.lab.notes_file import NotesFile, read_notes
 from labkit.lab.plan import read_plan, stored_hash
 from labkit.lab.record import RunRecord, canonical_cell, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
+from labkit.lab.run_effects import effects_of_run
 from labkit.lab.scope import scope_of
 from labkit.lab.verdict import judge, judge_folder
 
@@ -64,10 +67,33 @@ def append(root: Path, folder: Path) -> list[Path]:
     if not (folder / "plan.json").exists() or find_run(read_events(root), record.id):
         return []
     judged = entry_event(record, folder)
+    beside = sweep_event(record, folder) if judged.verdict.outcome != "invalid" else None
     with writing(root):
         if find_run(read_events(root), record.id):
             return []
+        if beside is not None:  # before the entry: of a kill in between, the book counts it once
+            write_event(root, beside.model_copy(update={"utc": utc_exact()}))
         path = write_event(root, judged.model_copy(update={"utc": utc_exact()}))
+    render(root, only_if_stale=True)
+    return [path]
+
+
+def sweep_event(record: RunRecord, folder: Path) -> SweepEvent | None:
+    """What the run measured of its levers beside its rule, recomputed from its files; None where that is nothing."""
+    effects = effects_of_run(record, read_plan(folder / "plan.json"), read_rows(folder / "measurements.csv"))
+    return (
+        SweepEvent(utc="", sweep=record.id, experiment=record.experiment, effects=tuple(effects)) if effects else None
+    )
+
+
+def enter_sweep(root: Path, sweep: str, experiment: str, effects: Iterable[LeverEffect]) -> list[Path]:
+    """Enters what a finished sweep of runs measured, once, and renders; the event files written."""
+    found = tuple(effects)
+    with writing(root):
+        known = {event.sweep for event in read_events(root).of(SweepEvent)}
+        if not found or sweep in known:
+            return []
+        path = write_event(root, SweepEvent(utc=utc_exact(), sweep=sweep, experiment=experiment, effects=found))
     render(root, only_if_stale=True)
     return [path]
 

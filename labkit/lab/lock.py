@@ -14,7 +14,6 @@ from typing import Any
 from labkit.errors import RunError
 from labkit.lab.record import utc_now
 
-
 SESSIONS = Path("/run/user")  # where systemd keeps each user's runtime folder
 
 

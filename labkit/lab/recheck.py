@@ -10,9 +10,10 @@ from labkit.errors import LabError, LedgerError
 from labkit.lab.capture import sha256_file
 from labkit.lab.coverage import Coverage
 from labkit.lab.entries import entry_of, read_book
-from labkit.lab.events import CoverageEvent, EntryEvent, Events, read_events
+from labkit.lab.events import CoverageEvent, EntryEvent, Events, SweepEvent, read_events
 from labkit.lab.ledger import entry_event, shows
 from labkit.lab.ledger_files import read_ledger
+from labkit.lab.lever_ratio import recompute
 from labkit.lab.plan import cell_words
 from labkit.lab.record import RunRecord, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
@@ -64,12 +65,38 @@ def verify(root: Path, fresh: bool = True) -> Verified:
     covered = {event.run: event.coverage for event in events.of(CoverageEvent)}
     for entry in entries:
         faults += recheck(root, entry, entry.coverage or covered.get(entry.run))
+    for sweep in events.of(SweepEvent):
+        faults += recheck_sweep(root, sweep)
     book = read_book(events)
     faults += [Fault("changed", "data/ledger", problem) for problem in book.problems]
     now = render_book(book)
     for name in LEDGERS:
         faults += file_faults(root / name, events, now[name])
     return Verified(len(entries), tuple(faults), len(book.notes), len(book.imported))
+
+
+def recheck_sweep(root: Path, event: SweepEvent) -> list[Fault]:
+    """What the effects of a sweep are by the samples of its runs, where they are here and say otherwise."""
+    found = []
+    for effect in event.effects:
+        folders = [root / "data" / "runs" / run for run in effect.runs]
+        if not all((folder / "measurements.csv").is_file() for folder in folders):
+            continue  # its entry, or `lab sweep`, says that the run is not here
+        try:
+            ratio, low, high, _ = recompute(effect, folders[0], folders[1])
+        except LabError as error:
+            found.append(Fault("damaged", effect.runs[0], str(error)))
+            continue
+        kept = (effect.ratio, effect.low, effect.high)
+        if not all(close(a, b) for a, b in zip(kept, (ratio, low, high), strict=True)):
+            words = f"{effect.old} to {effect.new} is {ratio:.6g}× by its samples and {effect.ratio:.6g}× in the ledger"
+            found.append(Fault("changed", event.sweep, words))
+    return found
+
+
+def close(a: float | None, b: float | None) -> bool:
+    """Whether two ends of an interval agree, or both are missing."""
+    return a == b or (a is not None and b is not None and math.isclose(a, b, rel_tol=TOLERANCE))
 
 
 def file_faults(path: Path, events: Events, blocks: Sequence[Block]) -> list[Fault]:

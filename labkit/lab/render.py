@@ -10,6 +10,7 @@ from labkit.lab.entry_text import ENDINGS, entry_text, invalid_words, lines, md,
 from labkit.lab.events import HandEdit, ImportedEvent, Ledger, NoteEvent, Stored
 from labkit.lab.notes_file import left_open
 from labkit.lab.plan import cell_words
+from labkit.lab.sweep_text import sweeps_text
 from labkit.lab.verdict import count
 
 LEDGERS: tuple[Ledger, ...] = ("FINDINGS.md", "MISTAKES.md", "OPEN-PROBLEMS.md", "LEVERS.md")
@@ -54,6 +55,8 @@ def render_book(book: Book) -> dict[str, list[Block]]:
         blocks["FINDINGS.md"].append(Block("looks", looks_text(looks)))
     if rows := [entry for entry in book.live if entry.verdict.ratio]:
         blocks["LEVERS.md"].insert(0, Block("levers", levers_text(rows)))
+    if book.sweeps:
+        blocks["LEVERS.md"].insert(1 if rows else 0, Block("sweeps", sweeps_text(book.sweeps)))
     return {name: with_edits(name, found, book) for name, found in blocks.items()}
 
 

@@ -1,99 +1,31 @@
 """What a sweep measured of each lever: the ratio of two of its values, with its interval, conditions and witness."""
 
 import json
-import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from labkit.lab.folder import runs_folder
 from labkit.lab.lab import StoredRun
 from labkit.lab.lever_checks import witness_of
+from labkit.lab.lever_effect import LeverEffect, outcome_of
+from labkit.lab.lever_ratio import welch
 from labkit.lab.levers import Lever, find_lever
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
-from labkit.lab.record import Frozen, canonical_cell, read_record
+from labkit.lab.record import canonical_cell, read_record
 from labkit.lab.scope import device_words, model_words
 from labkit.lab.sweep_file import SweepFile, state_of
-from labkit.measure.metrics import metric
-from labkit.measure.statistics import LEVEL, t_quantile
-
-Outcome = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
-
-
-class LeverEffect(Frozen):
-    """A lever moved from `old` to `new`: the ratio new over old of `metric` at `cell`, each value measured in a run of its
-    own with `blocks` repetitions, so drift between the two runs is part of it. `at` are the other levers of the grid."""
-
-    lever: str
-    old: str
-    new: str
-    at: str = ""
-    metric: str
-    cell: str = ""
-    ratio: float
-    low: float | None
-    high: float | None
-    blocks: tuple[int, int]
-    outcome: Outcome
-    margin: float
-    negative_control: bool = False
-    witness: Literal["moved", "did not move", "not recorded"] = "not recorded"
-    runs: tuple[str, str]
-    device: str = ""
-    model: str = ""
-    unlike: tuple[str, ...] = ()  # what else differs between the two runs
-
-    @property
-    def control_moved(self) -> bool:
-        """Whether this is a negative control that did not come out the same."""
-        return self.negative_control and self.outcome not in ("same", "undecided")
-
-
-def welch(a: Sequence[float], b: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """The ratio of the geometric means b / a of positive samples and its 95 % interval, by Welch's t on logarithms
-    (Welch 1947): the two are not paired. Without two samples of each there is no interval."""
-    x, y = [math.log(value) for value in a], [math.log(value) for value in b]
-    middle = sum(y) / len(y) - sum(x) / len(x)
-    if len(x) < 2 or len(y) < 2:
-        return math.exp(middle), None, None
-    parts = [variance(values) / len(values) for values in (x, y)]
-    spread = sum(parts)
-    if spread == 0:
-        return math.exp(middle), math.exp(middle), math.exp(middle)
-    freedom = spread**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, (x, y), strict=True))
-    half = t_quantile(max(1, math.floor(freedom)), LEVEL) * math.sqrt(spread)
-    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
-
-
-def variance(values: Sequence[float]) -> float:
-    """The sample variance."""
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def outcome_of(low: float | None, high: float | None, name: str, margin: float) -> Outcome:
-    """What an interval of a ratio says: all within the margin of 1 is *same*, all beyond it a difference."""
-    if low is None or high is None:
-        return "undecided"
-    if low >= 1 - margin and high <= 1 + margin:
-        return "same"
-    if high < 1 - margin or low > 1 + margin:
-        grew, better = low > 1, metric(name).better
-        if better == "none":
-            return "higher" if grew else "lower"
-        return "faster" if grew == (better == "higher") else "slower"
-    return "undecided"
 
 
 def samples(
     run: StoredRun, name: str, values: Mapping[str, Any], levers: Mapping[str, Lever]
-) -> dict[str, list[float]]:
-    """The run's samples of a metric by cell, without the knobs that the sweep itself set: of a cell that names such a
-    lever, only where it is set as the sweep set it."""
+) -> dict[str, tuple[str, list[float]]]:
+    """(text of the cell, samples of a metric in it) of a run, by what of the cell the sweep did not set. Of a cell that
+    names a lever of the sweep, only where it is set as the sweep set it."""
     set_to = {own_name(key, levers): value for key, value in values.items()}
-    found: dict[str, list[float]] = defaultdict(list)
+    found: dict[str, tuple[str, list[float]]] = {}
     for row in read_rows(run.folder / "measurements.csv"):
         if row.metric != name:
             continue
@@ -105,8 +37,10 @@ def samples(
             else:
                 rest[knob] = value
         if fits:
-            found[canonical_cell(rest)].append(row.value)
-    return dict(found)
+            kept, values_of = found.setdefault(canonical_cell(rest), (row.cell, []))
+            if kept == row.cell:
+                values_of.append(row.value)
+    return found
 
 
 def own_name(name: str, levers: Mapping[str, Lever]) -> str:
@@ -158,9 +92,10 @@ def compared(
     others = {key: value for key, value in old_values.items() if key != name}
     found = []
     for cell in [cell for cell in left if cell in right]:
-        if min(*left[cell], *right[cell]) <= 0:
+        (old_cell, old_samples), (new_cell, new_samples) = left[cell], right[cell]
+        if min(*old_samples, *new_samples) <= 0:
             continue
-        ratio, low, high = welch(left[cell], right[cell])
+        ratio = welch(old_samples, new_samples)
         found.append(
             LeverEffect(
                 lever=name,
@@ -169,11 +104,9 @@ def compared(
                 at=cell_words(others),
                 metric=named,
                 cell=cell_words(json.loads(cell)),
-                ratio=ratio,
-                low=low,
-                high=high,
-                blocks=(len(left[cell]), len(right[cell])),
-                outcome=outcome_of(low, high, named, file.margin),
+                cells=(old_cell, new_cell),
+                **ratio._asdict(),
+                outcome=outcome_of(ratio.low, ratio.high, named, file.margin),
                 margin=file.margin,
                 negative_control=name in file.negative_controls,
                 witness=witnessed(name, a, b, levers),
@@ -209,22 +142,3 @@ def unlike(name: str, a: StoredRun, b: StoredRun, levers: Mapping[str, Lever]) -
     }
     follows = {"device": {"device", "driver"}, "model": {"model"}, "quant": {"model"}, "driver": {"driver", "commit"}}
     return tuple(what for what, (x, y) in facts.items() if x != y and what not in follows.get(own, set()))
-
-
-def effect_line(effect: LeverEffect) -> str:
-    """One line: `kv=f16 to kv=f32: decode_tok_s 0.912× [0.90, 0.93], slower (10 and 10 blocks)`."""
-    from labkit.lab.verdict import effect_words
-
-    place = ", ".join(part for part in (effect.at, effect.cell) if part)
-    number = effect_words(effect.ratio, effect.low, effect.high, True, "")
-    parts = [
-        f"{effect.old} to {effect.new}{f' at {place}' if place else ''}: {effect.metric} {number}, {effect.outcome}"
-    ]
-    if effect.negative_control:
-        parts.append("NEGATIVE CONTROL MOVED" if effect.control_moved else "negative control")
-    if effect.witness == "did not move":
-        parts.append("its witness did not move")
-    if effect.unlike:
-        parts.append(f"also different: {', '.join(effect.unlike)}")
-    parts.append(f"{effect.blocks[0]} and {effect.blocks[1]} blocks, one run each")
-    return "; ".join(parts)

@@ -226,3 +226,16 @@ def test_a_negative_control_that_moves_condemns_the_sweep(lab: ThrowawayLab) -> 
     assert "a negative control moved" in done.stderr
     assert "decode_tok_s 2.00" in done.stdout
     assert "NEGATIVE CONTROL MOVED" in done.stdout
+
+
+def test_a_finished_sweep_writes_what_its_lever_did_to_levers_md_once(lab: ThrowawayLab) -> None:
+    sweep = ("sweep", "sweep", "--grid", "batch=1,4", "-p", "repetitions", "3", "--no-page")
+    done = lab.lab(*sweep)
+    assert done.returncode == 0, done.stderr
+    assert "batch is the parameter widths here" in done.stderr
+    assert lab.lab(*sweep, "--resume").returncode == 0
+    rows = [line for line in (lab.root / "LEVERS.md").read_text().splitlines() if line.startswith("| widths |")]
+    assert len(rows) == 1
+    for words in ("widths=[1] | widths=[4]", "decode_tok_s | 3.7", "faster", "3 and 3 blocks, one run each"):
+        assert words in rows[0]
+    assert lab.lab("ledger", "verify").returncode == 0

@@ -1,0 +1,81 @@
+"""What a lever was measured to do: one value against another, with interval, conditions and whether its witness moved."""
+
+from typing import Literal
+
+from labkit.lab.record import Frozen
+from labkit.measure.metrics import metric
+
+Outcome = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
+
+
+class LeverEffect(Frozen):
+    """A lever moved from `old` to `new`: the ratio new over old of `metric` at `cell`, with `blocks` repetitions of each.
+
+    `paired` when both were measured in one run, in the same blocks; else each in a run of its own, and drift between the
+    two is part of it. `at` are the other levers, `level` is the interval's."""
+
+    lever: str
+    old: str
+    new: str
+    at: str = ""
+    metric: str
+    cell: str = ""
+    cells: tuple[str, str]  # old and new as measurements.csv has them
+    ratio: float
+    low: float | None
+    high: float | None
+    blocks: tuple[int, int]
+    outcome: Outcome
+    margin: float
+    paired: bool = False
+    level: float = 0.95
+    negative_control: bool = False
+    witness: Literal["moved", "did not move", "not recorded"] = "not recorded"
+    runs: tuple[str, str]
+    device: str = ""
+    model: str = ""
+    unlike: tuple[str, ...] = ()  # what else differs between the two runs
+
+    @property
+    def control_moved(self) -> bool:
+        """Whether this is a negative control that did not come out the same."""
+        return self.negative_control and self.outcome not in ("same", "undecided")
+
+
+def outcome_of(low: float | None, high: float | None, name: str, margin: float) -> Outcome:
+    """What an interval of a ratio says: all within the margin of 1 is *same*, all beyond it a difference."""
+    if low is None or high is None:
+        return "undecided"
+    if low >= 1 - margin and high <= 1 + margin:
+        return "same"
+    if high < 1 - margin or low > 1 + margin:
+        grew, better = low > 1, metric(name).better
+        if better == "none":
+            return "higher" if grew else "lower"
+        return "faster" if grew == (better == "higher") else "slower"
+    return "undecided"
+
+
+def effect_line(effect: LeverEffect) -> str:
+    """One line: `kv=f16 to kv=f32: decode_tok_s 0.912× [0.90, 0.93], slower (10 and 10 blocks)`."""
+    from labkit.lab.verdict import effect_words
+
+    place = ", ".join(part for part in (effect.at, effect.cell) if part)
+    number = effect_words(effect.ratio, effect.low, effect.high, True, "")
+    parts = [
+        f"{effect.old} to {effect.new}{f' at {place}' if place else ''}: {effect.metric} {number}, {effect.outcome}"
+    ]
+    if effect.negative_control:
+        parts.append("NEGATIVE CONTROL MOVED" if effect.control_moved else "negative control")
+    if effect.witness == "did not move":
+        parts.append("its witness did not move")
+    if effect.unlike:
+        parts.append(f"also different: {', '.join(effect.unlike)}")
+    return "; ".join([*parts, evidence(effect)])
+
+
+def evidence(effect: LeverEffect) -> str:
+    """What it rests on, in words."""
+    if effect.paired:
+        return f"{effect.blocks[0]} pairs of one run"
+    return f"{effect.blocks[0]} and {effect.blocks[1]} blocks, one run each"

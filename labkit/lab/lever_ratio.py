@@ -1,0 +1,80 @@
+"""The ratio of a metric at two cells with its interval: paired by block within a run, or of two runs."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from labkit.errors import ParameterError, RunError
+from labkit.lab.lever_effect import LeverEffect
+from labkit.lab.measurements import read_rows
+from labkit.measure import statistics
+
+
+class Ratio(NamedTuple):
+    """New over old, with the ends of its interval (None where there is too little for one) and the samples of each."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    blocks: tuple[int, int]
+
+
+def welch(a: Sequence[float], b: Sequence[float]) -> Ratio:
+    """The ratio of the geometric means b / a of positive samples and its 95 % interval, by Welch's t on logarithms
+    (Welch 1947): the two are not paired. Without two samples of each there is no interval."""
+    x, y = [math.log(value) for value in a], [math.log(value) for value in b]
+    counts = (len(x), len(y))
+    middle = sum(y) / len(y) - sum(x) / len(x)
+    if len(x) < 2 or len(y) < 2:
+        return Ratio(math.exp(middle), None, None, counts)
+    parts = [variance(values) / len(values) for values in (x, y)]
+    spread = sum(parts)
+    if spread == 0:
+        return Ratio(math.exp(middle), math.exp(middle), math.exp(middle), counts)
+    freedom = spread**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, (x, y), strict=True))
+    half = statistics.t_quantile(max(1, math.floor(freedom))) * math.sqrt(spread)
+    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), counts)
+
+
+def variance(values: Sequence[float]) -> float:
+    """The sample variance."""
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def paired_ratio(rows: Sequence[Any], name: str, cell: str, against: str, level: float) -> Ratio | None:
+    """`cell` over `against` (canonical JSON), paired by the blocks that have both; None where no block has, or a sample
+    is not positive."""
+    import numpy as np
+
+    from labkit.lab.verdict import by_block
+
+    try:
+        ratios = statistics.paired_ratios(by_block(rows, name, cell), by_block(rows, name, against)).ratios
+    except ParameterError:
+        return None
+    if not ratios or not statistics.positive(ratios):
+        return None
+    found = statistics.interval(np.log(ratios), level).exp()
+    return Ratio(found.estimate, found.low, found.high, (len(ratios), len(ratios)))
+
+
+def recompute(effect: LeverEffect, old: Path, new: Path) -> Ratio:
+    """An effect by the samples of its runs' folders. RunError where they have none of it any more."""
+    rows = read_rows(new / "measurements.csv")
+    if effect.paired:
+        found = paired_ratio(rows, effect.metric, effect.cells[1], effect.cells[0], effect.level)
+    else:
+        a = [
+            row.value
+            for row in read_rows(old / "measurements.csv")
+            if (row.metric, row.cell) == (effect.metric, effect.cells[0])
+        ]
+        b = [row.value for row in rows if (row.metric, row.cell) == (effect.metric, effect.cells[1])]
+        found = welch(a, b) if a and b and min(*a, *b) > 0 else None
+    if found is None:
+        raise RunError(
+            f"{new.name} has no {effect.metric} at {effect.cells[1]} to recompute {effect.old} to {effect.new} by"
+        )
+    return found
