@@ -1,6 +1,6 @@
 // linear_coopmat: linear on cooperative matrices: y[r][i] = sum over k of W[i][k] * x[r][k], float16 products, float32 sums.
 //
-// Epilogues: include/epilogue.glsl.
+// Epilogues: include/epilogue.glsl; a norm between two products: include/carried_norm.glsl.
 //
 // W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). x: float16 in tiles [rows / 16][k / 16][16][16]
 // (tile_f16.comp, with the order of elements that the weights unpack to). y: float32 [rows][y_stride].
@@ -59,9 +59,13 @@ layout(push_constant, std430) uniform Push {
     uint k;
     uint y_stride;
     EPILOGUE_PUSH
+    Floats carried;
+    uint slot;
+    float eps;
 };
 
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { float16_t v[]; };
+#include "carried_norm.glsl"
 
 const uint SUBGROUPS = SR * SC * SK;
 const uint ROWS = FR * CM;                 // of W, a subgroup
@@ -199,6 +203,7 @@ void main() {
     const uint units = (blocks + SPAN - 1) / SPAN, first_tile = row0 / TILE;
     Held q[COUNT];
     LOAD(0)
+    if (CARRIED) gather_squares(gl_WorkGroupID.y * CARRIED_COLS, k);
     for (uint turn = 0; turn < units; turn += SK * UNROLL) {  // as many turns for every subgroup: some drivers wait for all
         [[unroll]] for (uint i = 0; i < COUNT; i++)
             store_unpacked((((sg * TILES + T(i)) * UNROLL + U(i)) * TILE + ROW(L(i))) * PAD, q[i], L(i));
@@ -271,6 +276,10 @@ void main() {
             }
         return;
     }
+#if defined(WEIGHT_F16)
+    if (CARRIED) gather_squares(gl_WorkGroupID.y * CARRIED_COLS, k);  // here other workgroups' loads are in flight
+#endif
+    if (CARRIED) settle_factors(gl_WorkGroupID.y * CARRIED_COLS, rows, k);
     // Straight-line rounds, one a row of fragments: a loop with a barrier in it would be kept, and the sums with it in memory.
     const uint step = EACH_ROWS, own = (sg - sk) * FC * CM * CN;  // stages of the SK subgroups of these rows
 #define ROUND(i)                                                                                                    \
@@ -285,9 +294,25 @@ void main() {
                 total += stage[own + p * FC * CM * CN + at];                                                        \
                 if (EACH_ROWS == 2) other += stage[own + p * FC * CM * CN + at + 1];                                \
             }                                                                                                       \
+            if (CARRIED) {                                                                                          \
+                total *= factors[sc * FC * CN + at / CM];                                                           \
+                other *= factors[sc * FC * CN + at / CM];                                                           \
+            }                                                                                                       \
+            float square = 0.0;                                                                                     \
             if (row < n && col < rows) {                                                                            \
                 if (TILED > 0) Halves(y).v[tiled_at(col, row / 2, n / 2, TILED - 1)] = float16_t(swiglu(total, other)); \
+                else if (CARRY > 0) CARRY_ON(col, row, total, square)                                               \
                 else FINISH(col, row, total, other)                                                                 \
+            }                                                                                                       \
+            if (CARRY > 0) stage[own + at] = square;                                                                \
+        }                                                                                                           \
+        if (CARRY > 0) {                                                                                            \
+            barrier();                                                                                              \
+            for (uint c = sk * SUBGROUP + gl_SubgroupInvocationID; c < FC * CN; c += SK * SUBGROUP) {               \
+                float sum = 0.0;                                                                                    \
+                for (uint a = 0; a < CM; a++) sum += stage[own + c * CM + a];                                       \
+                if (row0 + i * CM < n && col0 + c < rows)                                                           \
+                    carried.v[(2 + row0 / CM + i) * CARRIED_ROWS + col0 + c] = sum;                                 \
             }                                                                                                       \
         }                                                                                                           \
         barrier();                                                                                                  \

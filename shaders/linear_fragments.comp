@@ -1,7 +1,7 @@
 // linear_fragments: linear on cooperative matrices that are built in registers: y[r][i] = sum over k of W[i][k] * x[r][k],
 // float16 products (a code times its scale rounded to float16), float32 sums.
 //
-// Epilogues: include/epilogue.glsl.
+// Epilogues: include/epilogue.glsl; a norm between two products: include/carried_norm.glsl.
 //
 // W: [n][k] in resident tiles (include/weights.glsl), k a multiple of 32. x: float16 in tiles [rows / 16][k / 16][16][16]
 // (tile_f16.comp, with the order of elements that the weights unpack to). y: float32 [rows][y_stride].
@@ -13,6 +13,7 @@
 // over: SK subgroups take turns along K and their sums are added in fixed order.
 // Grid: x = rows of W in groups of SR * FR * 16, y = rows of x in groups of SC * FC * 8.
 //
+// variant f16: -DWEIGHT_F16
 // variant q8: -DWEIGHT_Q8
 // variant q4: -DWEIGHT_Q4
 // variant q4m: -DWEIGHT_Q4 -DWEIGHT_MIN
@@ -44,6 +45,7 @@ layout(constant_id = 11) const bool TAIL = true;  // the blocks are no multiple 
 layout(constant_id = 12) const uint LOCAL = 32;   // SR * SC * SK * 32
 layout(local_size_x_id = 12, local_size_y = 1, local_size_z = 1) in;
 #include "fragments.glsl"
+const uint CM = 16, CN = 8;
 
 layout(push_constant, std430) uniform Push {
     Words4 w;
@@ -55,22 +57,42 @@ layout(push_constant, std430) uniform Push {
     uint k;
     uint y_stride;
     EPILOGUE_PUSH
+    Floats carried;
+    uint slot;
+    float eps;
 };
 
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { float16_t v[]; };
+#include "carried_norm.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Pairs { f16vec2 v[]; };
 
-const uint CM = 16, CN = 8;
 shared float stage[SR * SC * SK * FC * CM * CN];
-#if defined(WEIGHT_Q4)
-const uint VECS = 1;  // uvec4s of a row of a block
+#if defined(WEIGHT_F16)
+const uint VECS = 2, STEPS = 2;
+#elif defined(WEIGHT_Q4)
+const uint VECS = 1, STEPS = 4;  // uvec4s of a row that a lane has of a unit; steps that multiply it
 #else
-const uint VECS = 2;
+const uint VECS = 2, STEPS = 4;
 #endif
 // The lane's r-th row of a tile, and where in the sums of a fragment those of row `at % CM` of W are.
 #define ROW(r) (PAIRED ? 2 * g + (r) : g + 8 * (r))
 #define AT(at) (PAIRED ? (at) / CM * CM + (at) % CM / 2 + (at) % 2 * 8 : (at))
 
+#if defined(WEIGHT_F16)
+#define LOAD(unit)                                                                                                  \
+    [[unroll]] for (uint v = 0; v < VECS; v++) {                                                                    \
+        const uint block = (unit) * 4 + v * 2 + t / 2;                                                              \
+        [[unroll]] for (uint i = 0; i < FR; i++)                                                                    \
+            [[unroll]] for (uint r = 0; r < 2; r++) {                                                               \
+                const uint tile = min(first_tile + i, last_tile) * blocks + min(block, blocks - 1);                 \
+                next[(i * 2 + r) * VECS + v] = w.v[(tile * 16 + ROW(r)) * 2 + t % 2];                               \
+                if (TAIL && block >= blocks) next[(i * 2 + r) * VECS + v] = uvec4(0);                               \
+            }                                                                                                       \
+    }
+#define PIECE(unit, j) (min((unit) * 4 + (j) * 2 + t / 2, blocks - 1) * 2 + t % 2)
+#define UPPER(i, j) q[(i) * 2 * VECS + (j)]
+#define LOWER(i, j) q[(i) * 2 * VECS + VECS + (j)]
+#else
 // Elements 8j to 8j + 7 of a row of a block, of codes q0 and q1, in the order of x.
 uvec4 unpacked(uvec4 q0, uvec4 q1, uint j, f16vec2 d, f16vec2 m) {
     uvec4 made;
@@ -122,20 +144,20 @@ uvec4 unpacked(uvec4 q0, uvec4 q1, uint j, f16vec2 d, f16vec2 m) {
             if (TAIL && (unit) * 4 + t >= blocks) d[i] = f16vec2(0.0hf), m[i] = f16vec2(0.0hf);                     \
         }                                                                                                           \
     }
+#define PIECE(unit, j) (min((unit) * 4 + t, blocks - 1) * 4 + (j))
+#define UPPER(i, j) unpacked(q[(i) * 2 * VECS], q[(i) * 2 * VECS + VECS - 1], j, dq[i].xx, mq[i].xx)
+#define LOWER(i, j) unpacked(q[(i) * 2 * VECS + VECS], q[(i) * 2 * VECS + 2 * VECS - 1], j, dq[i].yy, mq[i].yy)
+#endif
 // Eight elements of x, of step j of a unit, a fragment.
 #define LOAD_X(slot, unit, j)                                                                                       \
-    {                                                                                                               \
-        const uint block = min((unit) * 4 + t, blocks - 1);                                                         \
-        [[unroll]] for (uint c = 0; c < FC; c++) {                                                                  \
-            const uint col = min(col0 + c * CN, last_col);                                                          \
-            ring[(slot) * FC + c] =                                                                                 \
-                x.v[((col / 16) * blocks * 2 + block * 2 + (j) / 2) * 32 + (col % 16 + g) * 2 + (j) % 2];           \
-        }                                                                                                           \
+    [[unroll]] for (uint c = 0; c < FC; c++) {                                                                      \
+        const uint col = min(col0 + c * CN, last_col), piece = PIECE(unit, j);                                      \
+        ring[(slot) * FC + c] = x.v[((col / 16) * ktiles + piece / 2) * 32 + (col % 16 + g) * 2 + piece % 2];       \
     }
 
 void main() {
     const uint sg = SUBGROUP_ID, sk = sg % SK, sr = sg / SK % SR, sc = sg / (SK * SR), g = LANE / 4, t = LANE % 4;
-    const uint blocks = k / BLOCK, last_tile = (n + TILE - 1) / TILE - 1, units = (blocks + 3) / 4;
+    const uint blocks = k / BLOCK, ktiles = k / 16, last_tile = (n + TILE - 1) / TILE - 1, units = (blocks + 3) / 4;
     const uint row0 = (gl_WorkGroupID.x * SR + sr) * FR * CM, col0 = (gl_WorkGroupID.y * SC + sc) * FC * CN;
     const uint first_tile = row0 / TILE, last_col = (rows + 15) / 16 * 16 - CN;  // x has whole tiles
     SUMS acc[FR * FC];
@@ -143,11 +165,12 @@ void main() {
     uvec4 next[FR * 2 * VECS];
     f16vec2 d[FR], m[FR];
     uvec4 ring[2 * FC];
-    if (PIPE) LOAD(sk)
+    if (PIPE || CARRIED) LOAD(sk)  // in flight while squares are gathered
     if (PIPE_X) LOAD_X(0, sk, 0)
+    if (CARRIED) gather_squares(gl_WorkGroupID.y * CARRIED_COLS, k);
     [[dont_unroll]] for (uint turn = 0; turn < units; turn += SK) {  // as many turns for every subgroup
         const uint unit = turn + sk;
-        if (!PIPE) LOAD(unit)
+        if (!PIPE && !(CARRIED && turn == 0)) LOAD(unit)
         uvec4 q[FR * 2 * VECS];
         f16vec2 dq[FR], mq[FR];
         [[unroll]] for (uint f = 0; f < FR * 2 * VECS; f++) q[f] = next[f];
@@ -156,9 +179,9 @@ void main() {
             mq[i] = m[i];
         }
         if (PIPE) LOAD(unit + SK)
-        EACH for (uint j = 0; j < 4; j++) {
+        EACH for (uint j = 0; j < STEPS; j++) {
             if (!PIPE_X) LOAD_X(0, unit, j)
-            else LOAD_X((j + 1) % 2, j < 3 ? unit : unit + SK, (j + 1) % 4)
+            else LOAD_X((j + 1) % 2, j < STEPS - 1 ? unit : unit + SK, (j + 1) % STEPS)
             B_TYPE e[2 * FC];
             [[unroll]] for (uint c = 0; c < FC; c++) {
                 const uvec4 piece = ring[(PIPE_X ? j % 2 * FC : 0) + c];
@@ -166,9 +189,7 @@ void main() {
                 MAKE_B(e[FC + c], piece.zw)
             }
             EACH for (uint i = 0; i < FR; i++) {
-                const uint at = i * 2 * VECS;
-                const uvec4 upper = unpacked(q[at], q[at + VECS - 1], j, dq[i].xx, mq[i].xx);
-                const uvec4 lower = unpacked(q[at + VECS], q[at + 2 * VECS - 1], j, dq[i].yy, mq[i].yy);
+                const uvec4 upper = UPPER(i, j), lower = LOWER(i, j);
                 A_TYPE a, b;
                 MAKE_A(a, uvec4(upper.xy, lower.xy))
                 MAKE_A(b, uvec4(upper.zw, lower.zw))
@@ -177,6 +198,7 @@ void main() {
             }
         }
     }
+    if (CARRIED) settle_factors(gl_WorkGroupID.y * CARRIED_COLS, rows, k);
     // Straight-line rounds, one a row of fragments: a loop with a barrier in it would be kept, and the sums with it in memory.
     const uint step = EACH_ROWS, own = (sg - sk) * FC * CM * CN;  // stages of the SK subgroups of these rows
 #define ROUND(i)                                                                                                    \
@@ -190,9 +212,25 @@ void main() {
                 total += stage[own + p * FC * CM * CN + AT(at)];                                                    \
                 if (EACH_ROWS == 2) other += stage[own + p * FC * CM * CN + AT(at + 1)];                            \
             }                                                                                                       \
+            if (CARRIED) {                                                                                          \
+                total *= factors[sc * FC * CN + at / CM];                                                           \
+                other *= factors[sc * FC * CN + at / CM];                                                           \
+            }                                                                                                       \
+            float square = 0.0;                                                                                     \
             if (row < n && col < rows) {                                                                            \
                 if (TILED > 0) Halves(y).v[tiled_at(col, row / 2, n / 2, TILED - 1)] = float16_t(swiglu(total, other)); \
+                else if (CARRY > 0) CARRY_ON(col, row, total, square)                                               \
                 else FINISH(col, row, total, other)                                                                 \
+            }                                                                                                       \
+            if (CARRY > 0) stage[own + AT(at)] = square;                                                            \
+        }                                                                                                           \
+        if (CARRY > 0) {                                                                                            \
+            barrier();                                                                                              \
+            for (uint c = sk * 32 + LANE; c < FC * CN; c += SK * 32) {                                              \
+                float sum = 0.0;                                                                                    \
+                for (uint a = 0; a < CM; a++) sum += stage[own + AT(c * CM + a)];                                   \
+                if (row0 + i * CM < n && col0 + c < rows)                                                           \
+                    carried.v[(2 + row0 / CM + i) * CARRIED_ROWS + col0 + c] = sum;                                 \
             }                                                                                                       \
         }                                                                                                           \
         barrier();                                                                                                  \

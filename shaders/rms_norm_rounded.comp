@@ -30,6 +30,7 @@ layout(constant_id = 0) const bool GATHER = false;
 layout(constant_id = 1) const uint ORDER = 0;   // of the elements, as in tile_f16.comp and quantize_q8.comp
 layout(constant_id = 2) const bool SUMS = false;
 layout(constant_id = 3) const uint LOCAL = 64;  // a power of two, at least 8
+layout(constant_id = 4) const bool FACTORS = false;
 layout(local_size_x_id = 3, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -39,6 +40,7 @@ layout(push_constant, std430) uniform Push {
     Words4 t;       // float16 tiles, or int8 codes
     Floats scales;  // of int8 codes
     Floats sums_of;  // of int8 tiles, with SUMS
+    Floats factors;  // [rows], left with FACTORS: what each row was divided by, inverted
     uint rows;
     uint width;     // multiple of 4
     uint x_stride;
@@ -80,6 +82,7 @@ void main() {
     float total_sum = 0.0;
     for (uint i = 0; i < gl_NumSubgroups; i++) total_sum += sums[i];
     const float factor = real ? 1.0 / sqrt(total_sum / float(width) + eps) : 0.0;
+    if (FACTORS && lane == 0 && r < rows) factors.v[r] = factor;
 #if defined(FLOAT16)
 #define PUT(piece, a, b)                                                                                               \
     {                                                                                                                  \

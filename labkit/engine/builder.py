@@ -1,7 +1,7 @@
 """Records an architecture's operations as dispatches: the second executor of `Operations`, which fuses neighbours."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from labkit.ops import advance as advance_op
@@ -15,6 +15,7 @@ from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import swiglu as swiglu_op
 from labkit.ops import top_logprobs as top_op
+from labkit.ops.carried_norm import FEW, Carried, Carry
 from labkit.ops.linear import Matrix, Norm, RopeKV
 from labkit.ops.linear_call import FINISHING
 from labkit.ops.linear_cuts import Cut, choose
@@ -88,13 +89,35 @@ class _Attended:
 Value = Place | _Normed | _Product | _Gated | _Attended
 
 
+@dataclass(frozen=True)
+class _Input:
+    """Where products find their activations: as float32, rounded, to be normed by themselves, or carried to them."""
+
+    source: Place
+    rounded: Rounded | None = None
+    norm: Norm | None = None
+    carried: Carried | None = None
+
+
+@dataclass(frozen=True)
+class _Owed:
+    """A product that adds to the residual, not recorded yet: the norm behind it may be carried."""
+
+    given: _Input
+    weights: tuple[str, ...]
+    add_to: Place
+
+
 class Builder:
     """Records an architecture into one program. A value is recorded where it is read, so that neighbours can be fused:
-    a norm into the product behind it, the rotation and the cache's write into the product before it, and a SwiGLU into
-    the float16 tiles that the next product reads."""
+    a norm into the product behind it or into both around it, the rotation and the cache's write into the product before
+    it, and a SwiGLU into the float16 tiles that the next product reads."""
 
     def __init__(self, executor: "Executor", program: Program, key: Key) -> None:
         self.e, self.program, self.key = executor, program, key
+        self._owed: _Owed | None = None
+        self._turn = 0  # of the norm to come
+        self._factors = False  # whether the norm before left its factors
 
     def embedding(self, table: str) -> Place:
         e = self.e
@@ -106,16 +129,21 @@ class Builder:
 
     def rms_norm(self, x: Place, weight: str, *, wanted_only: bool = False) -> _Normed:
         e = self.e
+        if wanted_only:
+            self._settle()
         return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
 
     def linear(self, x: Value, weights: Sequence[str], *, add_to: Place | None = None) -> Value:
         e = self.e
         if add_to is not None:
-            self._products(x, e.weights.matrices(*weights), add_to, self.key.rows, "add")
+            given = self._input(x, e.weights.matrices(*weights), self.key.rows)
+            self._settle()
+            self._owed = _Owed(given, tuple(weights), add_to)
             return add_to
         if isinstance(x, _Normed) and x.logit_rows is not None:
             if self.key.wanted:
-                self._products(x, e.weights.matrices(*weights), e.logits, self.key.wanted, "store")
+                matrices = e.weights.matrices(*weights)
+                self._products(self._input(x, matrices, self.key.wanted), matrices, e.logits, self.key.wanted, "store")
             return e.logits
         assert isinstance(x, Place | _Normed)
         return _Product(x, tuple(weights))
@@ -128,11 +156,11 @@ class Builder:
         e, c = self.e, self.e.config
         assert isinstance(qkv, _Product)
         cache, count, matrices = e.cache[layer], self.key.rows, e.weights.matrices(*qkv.weights)
-        cuts = [self._cut(m, count) for m in matrices]
+        cuts, given = [self._cut(m, count) for m in matrices], self._input(qkv.x, matrices, count)
         if c.rope_pairing == "interleaved" and count <= FUSED_ROWS and all(isinstance(cut, FINISHING) for cut in cuts):
-            self._products(qkv.x, matrices, e.qkv, count, "rope_kv", layer=layer)
+            self._products(given, matrices, e.qkv, count, "rope_kv", layer=layer)
         else:
-            self._products(qkv.x, matrices, e.qkv, count, "store")
+            self._products(given, matrices, e.qkv, count, "store")
             rope_kv_op.record(
                 self.program, e.qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
                 qkv_stride=e.qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
@@ -144,55 +172,91 @@ class Builder:
     def _cut(self, m: Matrix, rows: int, *, swiglu: bool = False) -> Cut:
         return choose(self.e.device, m.layout, rows, m.n, m.k, exact=self.e.arithmetic == "exact", swiglu=swiglu)[0]
 
-    def _input(
-        self, x: Value, matrices: Sequence[Matrix], rows: int, *, swiglu: bool
-    ) -> tuple[Place, Rounded | None, Norm | None]:
-        """Where float32 activations lie, and where they lie rounded, if all matrices want them one way; or the norm that
-        the products take on themselves."""
+    def _input(self, x: Value, matrices: Sequence[Matrix], rows: int, *, swiglu: bool = False) -> _Input:
+        """Activations as the products with `matrices` want them, if all of them want them one way."""
         e = self.e
         if isinstance(x, Place):
-            return x, None, None
+            return _Input(x)
         cuts = [self._cut(m, rows, swiglu=swiglu) for m in matrices]
         wanted = {rounding_op.rounding_for(cut, m.layout) for cut, m in zip(cuts, matrices, strict=True)}
         rounding = wanted.pop() if len(wanted) == 1 else None
         if isinstance(x, _Gated):
-            return (*self._gated(x, rounding), None)
+            return _Input(*self._gated(x, rounding))
         if isinstance(x, _Attended):
-            return (*self._attended(x, rounding), None)
+            return _Input(*self._attended(x, rounding))
         assert isinstance(x, _Normed)
-        weight, eps = e.weights.norm(x.weight), e.config.rms_eps
+        weight, eps, carried = e.weights.norm(x.weight), e.config.rms_eps, None
+        if rounding is not None and x.logit_rows is None:
+            carried = self._carry(x, cuts, matrices, rounding, rows)
+        if carried is not None:
+            return _Input(x.source, carried=carried)
+        self._settle()
         absorbed = [linear_op.absorbs_norm(e.device, cut, m, rows) for cut, m in zip(cuts, matrices, strict=True)]
         if all(absorbed) and e.arithmetic != "exact":
-            return x.source, None, Norm(weight, eps, x.logit_rows)
+            self._factors = False
+            return _Input(x.source, norm=Norm(weight, eps, x.logit_rows))
         if rounding is not None:
             rounded = rounding_op.place(e.scratch, rounding, rows, x.source.width)
+            factors = None
+            if e.carried is not None and x.logit_rows is None and rows <= FEW:
+                factors = e.carried.factors(self._turn, rows)
+                self._factors, self._turn = True, self._turn ^ 1
             rms_norm_op.record_rounded(
                 self.program, x.source.buffer, weight, rounded, eps=eps, x_stride=x.source.stride, logit_rows=x.logit_rows,
-                label=x.weight,
+                factors=factors, label=x.weight,
             )  # fmt: skip
-            return x.out, rounded, None
+            return _Input(x.out, rounded)
+        self._factors = False
         rms_norm_op.record(
             self.program, x.source.buffer, weight, x.out.buffer, count=rows, width=x.source.width,
             x_stride=x.source.stride, y_stride=x.out.stride, eps=eps, logit_rows=x.logit_rows, label=x.weight,
         )  # fmt: skip
-        return x.out, None, None
+        return _Input(x.out)
+
+    def _settle(self) -> None:
+        """Record the product that is owed, for a reader who wants its result as it is."""
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self._products(owed.given, self.e.weights.matrices(*owed.weights), owed.add_to, self.key.rows, "add")
+
+    def _carry(
+        self, x: _Normed, cuts: Sequence[Cut], matrices: Sequence[Matrix], rounding: rounding_op.Rounding, rows: int
+    ) -> Carried | None:
+        """Record the product that is owed so that it leaves the norm of `x` half done, where it and the readers can."""
+        e, owed, width = self.e, self._owed, x.source.width
+        if owed is None or owed.add_to is not x.source or e.carried is None or not self._factors or rows > FEW:
+            return None
+        before = e.weights.matrices(*owed.weights)
+        both = [*zip(cuts, matrices, strict=True), *((self._cut(m, rows), m) for m in before)]
+        if len(before) != 1 or rounding.kind != "float16" or not all(linear_op.carries(c, m, rows) for c, m in both):
+            return None
+        if len({linear_op.carried_elements(cut) for cut, _ in both}) != 1:
+            return None
+        tiles = e.carried.placed(rounding, rows)
+        self._owed, turn = None, self._turn
+        self._turn ^= 1
+        carry = Carry(e.carried, tiles, e.weights.norm(x.weight), turn)
+        assert width == e.carried.width
+        self._products(owed.given, before, owed.add_to, rows, "add", carry=carry)
+        return Carried(e.carried, tiles, e.config.rms_eps, turn, keep=True)
 
     def _products(
-        self, x: Value, matrices: Sequence[Matrix], out: Place, rows: int, epilogue: str, *, layer: int = 0,
-        tiled: Rounded | None = None,
+        self, given: _Input, matrices: Sequence[Matrix], out: Place, rows: int, epilogue: str, *, layer: int = 0,
+        tiled: Rounded | None = None, carry: Carry | None = None,
     ) -> None:  # fmt: skip
         """Products with matrices that share an input, side by side in `out`."""
         e, c, offset = self.e, self.e.config, 0
-        source, rounded, norm = self._input(x, matrices, rows, swiglu=epilogue == "swiglu")
+        source, carried = given.source, given.carried
         for matrix in matrices:
             rope = None
             if epilogue == "rope_kv":
                 rope = RopeKV(e.row_state, e.rope_table, e.cache[layer], c.heads, c.rope_dim, offset)
             linear_op.record(
                 self.program, matrix, source.buffer, out.buffer, rows=rows, x_stride=source.stride, y_stride=out.stride,
-                y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=rounded,
-                norm=norm, rope=rope, tiled=tiled,
+                y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=given.rounded,
+                norm=given.norm, rope=rope, tiled=tiled, carry=carry, carried=carried,
             )  # fmt: skip
+            carried = replace(carried, keep=False) if carried is not None else None
             offset += matrix.n
 
     def _attended(self, x: _Attended, rounding: rounding_op.Rounding | None) -> tuple[Place, Rounded | None]:
@@ -236,10 +300,11 @@ class Builder:
             cut = self._cut(matrices[0], rows, swiglu=True)
             if e.tiles is not None and rounding is not None and linear_op.leaves(cut, matrices[0], rows, rounding):
                 tiles = rounding_op.place(e.tiles, rounding, rows, e.config.ffn)
-            self._products(x.x, matrices, e.gated, rows, "swiglu", tiled=tiles)
+            given = self._input(x.x, matrices, rows, swiglu=True)
+            self._products(given, matrices, e.gated, rows, "swiglu", tiled=tiles)
             return e.gated, tiles
         assert e.gate_up is not None
-        self._products(x.x, matrices, e.gate_up, rows, "store")
+        self._products(self._input(x.x, matrices, rows), matrices, e.gate_up, rows, "store")
         gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
         swiglu_op.record(
             self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,

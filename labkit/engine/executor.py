@@ -22,6 +22,7 @@ from labkit.ops import rope as rope_op
 from labkit.ops import rounding as rounding_op
 from labkit.ops import sample as sample_op
 from labkit.ops import top_logprobs as top_op
+from labkit.ops.carried_norm import CarriedState, carried_bytes
 from labkit.ops.kv_cache import PAGE
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, aligned
@@ -92,7 +93,7 @@ def working_bytes(config: ModelConfig, device: Device, slots: int, context: int,
     logits = 5 * padded(slots) * aligned(config.vocab, 4) * 4
     rounded = rounding_op.scratch_bytes(rows, max(config.hidden, heads, config.ffn))
     tiles = rounding_op.scratch_bytes(rows, config.ffn) if device.coopmat_size else 0
-    return activations + partial + logits + rounded + tiles
+    return activations + partial + logits + rounded + tiles + carried_bytes(config.hidden)
 
 
 def _row_splits(rows: int, slots: int, context: int) -> int:
@@ -173,6 +174,8 @@ class Executor:
         widest = max(c.hidden, heads, c.ffn)
         self.scratch = pool.buffer(rounding_op.scratch_bytes(max(rows, wanted), widest), label="rounded activations")
         self.tiles = pool.buffer(rounding_op.scratch_bytes(rows, c.ffn), label="gated tiles") if self._tiles() else None
+        carries = self.device.coopmat_size and self.arithmetic != "exact" and c.hidden % 16 == 0
+        self.carried = CarriedState.make(pool, c.hidden) if carries else None
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
 

@@ -25,6 +25,7 @@ from labkit.ops.linear_cuts import (
     choose,
     subgroup_for_coopmat,
 )
+from labkit.ops.linear_fragments import Fragments, N, fragments_fit
 from labkit.ops.linear_tuned import keep, key_of
 from labkit.ops.rounding import Rounding, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
@@ -55,6 +56,8 @@ def candidates(device: Device, layout: str, rows: int, n: int, k: int, *, swiglu
     if rows == 1:
         yield from _one_row(device, layout, n, k, leaving=swiglu and layout in (*CODES, *K_CODES))
         return
+    if fragments_fit(device, layout, n, k):
+        yield from _fragments(layout, rows)
     if layout in CODES:
         yield from _int8(device, layout, rows, n, k)
         return
@@ -71,6 +74,17 @@ def candidates(device: Device, layout: str, rows: int, n: int, k: int, *, swiglu
             yield Coopmat(
                 fr, fc, sr, 1, sk, unroll, size, subgroup_for_coopmat(device), pipe, columns if columns != size else 0
             )
+
+
+def _fragments(layout: str, rows: int) -> Iterator[Cut]:
+    """Matrices built in registers; float16 weights have no scales that neighbouring rows would share a word of."""
+    fc = 1 << (-(-rows // N) - 1).bit_length()
+    pairs = (False,) if layout == "f16" else (False, True)
+    for fr, sr, sk, pipe, pipe_x, paired in itertools.product(
+        (1, 2, 4), (1, 2), (2, 4, 8, 16), (False, True), (False, True), pairs
+    ):
+        if sr * sk <= 16 and fr * fc <= 16 and (sr == 1 or sk <= 2):
+            yield Fragments(fr, fc, sr, 1, sk, pipe, pipe_x, paired)
 
 
 def _one_row(device: Device, layout: str, n: int, k: int, *, leaving: bool) -> Iterator[Cut]:

@@ -4,9 +4,10 @@ import numpy as np
 
 from labkit.errors import ParameterError
 from labkit.ops import linear_gemm, linear_int8
+from labkit.ops.carried_norm import ROWS, Carried, Carry
 from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.int8_tiles import Int8Tiles
-from labkit.ops.linear_call import EPILOGUES, FINISHING, Call, Matrix, Norm, RopeKV
+from labkit.ops.linear_call import CARRYING, EPILOGUES, FINISHING, Call, Matrix, Norm, RopeKV
 from labkit.ops.linear_cuts import (
     Coopmat,
     CoopmatInt8,
@@ -19,7 +20,7 @@ from labkit.ops.linear_cuts import (
     parts_bytes,
     rounds_here,
 )
-from labkit.ops.linear_fragments import Fragments
+from labkit.ops.linear_fragments import Fragments, M
 from labkit.ops.rounding import Rounded, Rounding, place, rounding_for, scratch_bytes
 from labkit.ops.rounding import record as record_rounding
 from labkit.ops.weights import PackedWeights, pack
@@ -67,6 +68,16 @@ def leaves(cut: Cut, matrix: Matrix, rows: int, rounding: Rounding) -> bool:
     return False
 
 
+def carries(cut: Cut, matrix: Matrix, rows: int) -> bool:
+    """Whether `cut` can be one of the two products that carry a norm (carried_norm.py), for this matrix."""
+    return isinstance(cut, CARRYING) and rows <= ROWS and matrix.n % 16 == 0 and matrix.k % 16 == 0
+
+
+def carried_elements(cut: Cut) -> int:
+    """For how many elements of a row a cut that `carries` leaves or takes a sum of squares."""
+    return cut.size if isinstance(cut, Coopmat) else M
+
+
 def tiled_int8(tiled: Rounded) -> Int8Tiles:
     """The int8 tiles that `tiled` is. Raises ParameterError when it is none."""
     if tiled.tiles is None:
@@ -93,6 +104,8 @@ def record(
     norm: Norm | None = None,
     rope: RopeKV | None = None,
     tiled: Rounded | None = None,
+    carry: Carry | None = None,
+    carried: Carried | None = None,
 ) -> None:
     """Add y = epilogue(x W^T). x: float32 [rows, x_stride], y: float32 [rows, y_stride] from column `y_offset` on.
 
@@ -100,7 +113,8 @@ def record(
     device's fastest cut runs, which may round activations (to float16 or to int8 in blocks of 32) into `scratch`, of
     `rounding.scratch_bytes`; or `rounded` already, as `rounding.rounding_for` the cut asks. `norm`: x is normed first, by
     cuts that `absorbs_norm`. `rope`: what the "rope_kv" epilogue needs; `tiled`: where "swiglu" goes instead
-    of y, in a cut that `leaves` such. Raises ParameterError.
+    of y, in a cut that `leaves` such. `carry`, `carried`: the two sides of a norm between products
+    (carried_norm.py), in cuts that `carries` such. Raises ParameterError.
     """
     device = program.device
     if epilogue not in EPILOGUES or (epilogue == "rope_kv") != (rope is not None):
@@ -122,6 +136,16 @@ def record(
         raise ParameterError(f"{type(cut).__name__} has no rope_kv epilogue")
     if tiled is not None and not leaves(cut, matrix, rows, tiled.rounding):
         raise ParameterError(f"{type(cut).__name__} over {rows} rows does not leave {tiled.rounding}")
+    if (carry or carried) and not carries(cut, matrix, rows):
+        raise ParameterError(f"{type(cut).__name__} over {rows} rows of {matrix.k} carries no norm")
+    if carry is not None and (epilogue != "add" or y_offset or carry.state.width != matrix.n):
+        raise ParameterError(
+            f"a norm of {carry.state.width} is carried by an add of as many, not {epilogue} of {matrix.n}"
+        )
+    if carried is not None:
+        if carried.state.width != matrix.k:
+            raise ParameterError(f"a norm of {carried.state.width} is carried to products of as many, not {matrix.k}")
+        rounded = carried.tiles
     width = matrix.n // 2 if swiglu else matrix.n
     if tiled is not None and isinstance(cut, Coopmat | Fragments):
         if not swiglu or width % 16:  # of a last tile that is not whole, nobody would write the rest
@@ -136,7 +160,7 @@ def record(
     target = y.range(y_offset * 4, ((rows - 1) * y_stride + width) * 4) if tiled is None else tiled.data
     call = Call(
         program, matrix, source, target, rows, x_stride, y_stride, epilogue, label or f"linear {matrix.name}", why,
-        norm, rope, tiled,
+        norm, rope, tiled, carry, carried,
     )  # fmt: skip
     if isinstance(cut, Lanes):
         call.lanes(cut)

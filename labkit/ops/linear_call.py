@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.errors import ParameterError
+from labkit.ops.carried_norm import Carried, Carry, stride
 from labkit.ops.coopmat_layout import operands_of
 from labkit.ops.kv_cache import PAGE, KVCache
 from labkit.ops.linear_cuts import CODES, STEP, Coopmat, Lanes, Matvec, MatvecInt8, MatvecK
-from labkit.ops.linear_fragments import LANES, Fragments, M, N, check_fragments
+from labkit.ops.linear_fragments import BLOCKS, LANES, Fragments, M, N, check_fragments
 from labkit.ops.rounding import Rounded
 from labkit.vulkan.kernel import Grid
 from labkit.vulkan.memory import Buffer, Range
@@ -16,6 +17,7 @@ from labkit.vulkan.program import Program
 Constants = dict[str, int | float | bool]
 EPILOGUES = {"store": 0, "add": 1, "swiglu": 2, "rope_kv": 3}
 FINISHING = (Matvec, MatvecInt8, MatvecK, Coopmat, Fragments)  # cuts whose kernels include epilogue.glsl whole
+CARRYING = (Coopmat, Fragments)  # cuts whose kernels include carried_norm.glsl
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Call:
     norm: Norm | None = None
     rope: RopeKV | None = None
     tiled: Rounded | None = None
+    carry: Carry | None = None
+    carried: Carried | None = None
 
     def _dispatch(
         self, op: str, constants: Constants, grid: Grid, push: dict[str, Any], x: list[Range], subgroup: int = 0
@@ -89,6 +93,10 @@ class Call:
             cache = self.rope.cache
             reads += [self.rope.rows, self.rope.table, cache.page_table]
             writes += [cache.k, cache.v]
+        for passed in (self.carry, self.carried):
+            if passed is not None:
+                reads += passed.reads
+                writes += passed.writes
         self.program.dispatch(
             self.program.device.kernel(op, m.layout, constants | {"EPILOGUE": EPILOGUES[self.epilogue]}, subgroup),
             grid,
@@ -125,6 +133,23 @@ class Call:
         if self.norm is None:
             return {"gain": self.x, "logit_rows": self.x, "eps": 0.0}
         return {"gain": self.norm.gain, "logit_rows": self.norm.logit_rows or self.x, "eps": self.norm.eps}
+
+    def _carried(self) -> tuple[Constants, dict[str, Any]]:
+        """Constants and push constants of include/carried_norm.glsl; those of `_finish` come before."""
+        constants: Constants = {"CARRIED": self.carried is not None, "CARRIED_ROWS": stride(self.rows)}
+        push: dict[str, Any] = {"carried": self.x, "slot": 0, "eps": 0.0}
+        if self.carried is not None:
+            push = {
+                "carried": self.carried.state.numbers, "slot": self.carried.turn + 2 * self.carried.keep,
+                "eps": self.carried.eps,
+            }  # fmt: skip
+        if self.carry is not None:
+            constants["CARRY"] = 1 + self.carry.tiles.rounding.order
+            push |= {
+                "carried": self.carry.state.numbers, "slot": self.carry.turn, "table": self.carry.gain,
+                "cache_k": self.carry.tiles.data,
+            }  # fmt: skip
+        return constants, push
 
     def lanes(self, cut: Lanes) -> None:
         if self.epilogue == "swiglu" and cut.rpl % 2:
@@ -176,8 +201,8 @@ class Call:
 
     def coopmat(self, cut: Coopmat, rounded: Rounded) -> None:
         m, finish_and_push = self.matrix, self._finish()
-        paired = self.epilogue in ("swiglu", "rope_kv")
-        direct = cut.sk == 1 and not paired and m.n % cut.size == 0 and self.rows % cut.width == 0
+        plain = self.epilogue in ("store", "add") and self.carry is None and self.carried is None
+        direct = plain and cut.sk == 1 and m.n % cut.size == 0 and self.rows % cut.width == 0
         constants: Constants = {
             "CM": cut.size, "CN": cut.width, "CK": cut.size, "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc,
             "SK": cut.sk, "UNROLL": cut.unroll, "DIRECT": direct, "PIPE": cut.pipe, "SUBGROUP": cut.subgroup,
@@ -185,21 +210,22 @@ class Call:
             "LOCAL": cut.subgroup * cut.sr * cut.sc * cut.sk,
         }  # fmt: skip
         finish, push = finish_and_push
+        passed, more = self._carried()
         grid = (-(-m.n // (cut.sr * cut.fr * cut.size)), -(-self.rows // (cut.sc * cut.fc * cut.width)))
-        push |= {"x": rounded.data}
-        self._dispatch("linear_coopmat", constants | finish, grid, push, rounded.ranges, cut.subgroup)
+        push |= {"x": rounded.data, **more}
+        self._dispatch("linear_coopmat", constants | finish | passed, grid, push, rounded.ranges, cut.subgroup)
 
     def fragments(self, cut: Fragments, rounded: Rounded) -> None:
         m, device = self.matrix, self.program.device
         check_fragments(cut, device, m.layout, m.n, m.k)
         lie = operands_of(device)
         assert lie is not None
-        finish, push = self._finish()
+        (finish, push), (passed, more) = self._finish(), self._carried()
         constants: Constants = {
             "FR": cut.fr, "FC": cut.fc, "SR": cut.sr, "SC": cut.sc, "SK": cut.sk, "PIPE": cut.pipe, "PIPE_X": cut.pipe_x,
-            "PAIRED": cut.paired, "A_OF": lie.a, "B_OF": lie.b, "TAIL": m.k // 32 % (4 * cut.sk) != 0, "LOCAL": cut.local,
-            "TILED": 0 if self.tiled is None else 1 + self.tiled.rounding.order,
+            "PAIRED": cut.paired, "A_OF": lie.a, "B_OF": lie.b, "TAIL": m.k // BLOCKS[m.layout] % (4 * cut.sk) != 0,
+            "LOCAL": cut.local, "TILED": 0 if self.tiled is None else 1 + self.tiled.rounding.order,
         }  # fmt: skip
         grid = (-(-m.n // (cut.sr * cut.fr * M)), -(-self.rows // (cut.sc * cut.fc * N)))
-        push |= {"x": rounded.data}
-        self._dispatch("linear_fragments", constants | finish, grid, push, rounded.ranges, LANES)
+        push |= {"x": rounded.data, **more}
+        self._dispatch("linear_fragments", constants | finish | passed, grid, push, rounded.ranges, LANES)

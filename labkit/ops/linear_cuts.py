@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from labkit.ops.gemm_cuts import AMD, GEMM_LAYOUTS, Gemm, gemm_cut
-from labkit.ops.linear_fragments import MOST_ROWS, Fragments, choose_fragments, fragments_lack
+from labkit.ops.linear_fragments import BLOCKS, MOST_ROWS, Fragments, choose_fragments, fragments_lack
 from labkit.ops.linear_int8 import CoopmatInt8
 from labkit.ops.linear_int8 import choose as choose_int8
 from labkit.ops.linear_int8 import fits as fits_int8
@@ -125,10 +125,11 @@ def choose(device: Device, layout: str, rows: int, n: int, k: int, *, exact: boo
     if layout in CODES and rows == 1 and device.has("intdot") and k % 32 == 0:
         return _matvec_int8(layout, n, k), ""
     lack = ""
-    if layout in CODES and 1 < rows <= MOST_ROWS:
+    if layout in BLOCKS and 1 < rows <= MOST_ROWS:
         if not (lack := fragments_lack(device, layout, n, k)):
             return choose_fragments(device, layout, rows, n, k), ""
-        if fits_int8(device, layout, n, k) and device.info.vendor_id != AMD:  # whose compiler spills what is on its way
+        spills = device.info.vendor_id == AMD  # AMD's compiler what is on its way to an int8 matrix
+        if layout in CODES and fits_int8(device, layout, n, k) and not spills:
             return choose_int8(device, layout, rows, n, k), lack
     if layout in CODES and rows <= 4 and device.has("intdot") and k % 32 == 0:
         tiles = (4 if layout == "q8" and rows == 2 else 2) if many else 1

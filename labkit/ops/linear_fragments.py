@@ -5,8 +5,13 @@ from dataclasses import dataclass, replace
 from labkit.errors import ParameterError
 from labkit.vulkan.device import Device
 
-LAYOUTS = ("q8", "q4", "q4m")  # of shaders/linear_fragments.comp
-BLOCK = 32
+BLOCKS = {
+    "f16": 16,
+    "q8": 32,
+    "q4": 32,
+    "q4m": 32,
+}  # layouts of shaders/linear_fragments.comp, and columns of their blocks
+WHOLE = 32  # columns that k is a multiple of
 M, N, K = 16, 8, 16  # the product's shape
 LANES = 32
 MOST_ROWS = 64  # of x: from there on, tiles staged in shared memory serve more rows with each weight
@@ -37,8 +42,8 @@ class Fragments:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory a workgroup takes: the sums of one row of fragments."""
-        return self.sr * self.sc * self.sk * self.fc * M * N * 4
+        """Shared memory a workgroup takes: the sums of one row of fragments, and two words where no norm is carried."""
+        return self.sr * self.sc * self.sk * self.fc * M * N * 4 + 8
 
 
 def fragments_lack(device: Device, layout: str, n: int, k: int) -> str:
@@ -46,7 +51,7 @@ def fragments_lack(device: Device, layout: str, n: int, k: int) -> str:
     from labkit.ops.coopmat_layout import operands_of
     from labkit.vulkan.hardware import matrix_shapes
 
-    if layout not in LAYOUTS or n < 1 or k < BLOCK or k % BLOCK:
+    if layout not in BLOCKS or n < 1 or k < WHOLE or k % WHOLE:
         return f"{layout} weights [{n}, {k}] have no kernel of matrices built in registers"
     if not device.has("coopmat", "fp16", "storage16") or not any(
         (s.m, s.n, s.k, s.a, s.b, s.c) == (M, N, K, "float16", "float16", "float32") for s in matrix_shapes(device)
@@ -77,14 +82,16 @@ def check_fragments(cut: Fragments, device: Device, layout: str, n: int, k: int)
 
 
 def choose_fragments(device: Device, layout: str, rows: int, n: int, k: int) -> Fragments:
-    """The cut for 2 to `MOST_ROWS` activation rows, where `fragments_fit`: measured on an H200 at 32 rows.
+    """The cut for 2 to `MOST_ROWS` activation rows, where `fragments_fit`: measured on an H200, of codes at 32 rows.
 
     Columns of fragments cover the rows, rounded up to a power of two; where these are more than four, fewer rows of
     weights a subgroup keep the sums in registers.
     """
     fc = 1 << (-(-min(rows, MOST_ROWS) // N) - 1).bit_length()
     q8 = layout == "q8"
-    if n >= 16384:
+    if layout == "f16":
+        cut = _float16(fc, n, k)
+    elif n >= 16384:
         cut = Fragments(4, fc, 1 if q8 else 2, 1, 2, paired=True)
     elif k > 8192:
         cut = Fragments(2, fc, 1, 1, 16, pipe=not q8, paired=not q8)
@@ -97,3 +104,16 @@ def choose_fragments(device: Device, layout: str, rows: int, n: int, k: int) -> 
     while cut.sk > 1 and (cut.shared_bytes > info.max_shared_bytes or cut.local > info.max_workgroup_invocations):
         cut = replace(cut, sk=cut.sk // 2)
     return cut
+
+
+def _float16(fc: int, n: int, k: int) -> Fragments:
+    """Measured on an H200 at 4, 16 and 32 rows: 1, 2 and 4 columns of fragments."""
+    if fc == 1:
+        return Fragments(2 if n >= 16384 else 1, 1, 1, 1, 16, pipe=False, pipe_x=False)
+    if fc == 2:
+        if n >= 16384:
+            return Fragments(2, 2, 1, 1, 8, pipe=False, pipe_x=False)
+        return Fragments(2, 2, 1, 1, 16, pipe_x=False) if n > 4096 else Fragments(1, 2, 1, 1, 16, False, False)
+    if n > 4096:
+        return Fragments(2, fc, 1, 1, 8)
+    return Fragments(2, fc, 1, 1, 16, pipe=False) if k > 8192 else Fragments(1, fc, 1, 1, 8, pipe=False)

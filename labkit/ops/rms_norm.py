@@ -69,9 +69,11 @@ def record_rounded(
     eps: float,
     x_stride: int,
     logit_rows: Buffer | Range | None = None,
+    factors: Range | None = None,
     label: str = "rms_norm",
 ) -> None:
-    """Add rms_norm of `to.rows` rows of `to.k`, rounded at once into `to`. Raises ParameterError as `record` does."""
+    """Add rms_norm of `to.rows` rows of `to.k`, rounded at once into `to`; into `factors`, float32 [rows], what each row was
+    multiplied with. Raises ParameterError as `record` does."""
     if not 0 <= eps < 1:
         raise ParameterError(f"eps={eps} is not between 0 and 1")
     source = x.range() if logit_rows is not None else span("x", x, to.rows, x_stride, to.k)
@@ -79,6 +81,7 @@ def record_rounded(
     kind, local = to.rounding.kind, 32 if program.device.is_cpu else 512
     constants: dict[str, int | float | bool] = {
         "GATHER": logit_rows is not None, "ORDER": to.rounding.order, "SUMS": to.rounding.sums, "LOCAL": local,
+        "FACTORS": factors is not None,
     }  # fmt: skip
     program.dispatch(
         program.device.kernel("rms_norm_rounded", kind, constants),
@@ -86,10 +89,10 @@ def record_rounded(
         {
             "x": x, "weight": gain, "logit_rows": x if logit_rows is None else logit_rows, "t": to.data,
             "scales": to.scales or to.data, "sums_of": (to.tiles.sums if to.tiles else None) or to.data,
-            "rows": to.rows, "width": to.k, "x_stride": x_stride, "eps": eps,
+            "factors": factors or x, "rows": to.rows, "width": to.k, "x_stride": x_stride, "eps": eps,
         },
         reads=[source, gain, *([] if logit_rows is None else [logit_rows])],
-        writes=to.ranges,
+        writes=[*to.ranges, *([factors] if factors else [])],
         label=label,
         flops=4 * to.rows * to.k,
         nbytes=to.rows * to.k * 6,

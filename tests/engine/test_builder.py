@@ -8,6 +8,7 @@ from tiny_models import words
 
 from labkit.engine.engine import Engine
 from labkit.models.shapes import SHAPES, ShapeModel
+from labkit.ops.carried_norm import FEW
 
 NEAR = 2e-2  # of a log-probability, fast against exact
 SETTINGS = {"slots": 32, "context": 256, "kv": "f16", "ub": 64}
@@ -72,7 +73,8 @@ def test_a_prompt_read_beside_streams_that_decode_disturbs_neither(engines):
 
 def test_a_decode_step_takes_as_many_dispatches_at_any_width_and_fewer_alone(engines):
     """Alone: embedding; q, k and v with norm, rotation and cache, attention, output, gate and up with norm, down, a
-    layer; logits with norm; scan, choice, advance. In company a norm is a dispatch of its own."""
+    layer; logits with norm; scan, choice, advance. In company the first norm and the last are dispatches of their own, and
+    those between, of few rows, are carried by the products around them where all products take float16."""
     kind, fast, _ = engines
     took = {width: fast.executor.decode_program(width).dispatches for width in (1, 2, 3, 5, 8, 12, 20)}
     labels = [dispatch.label for dispatch in took[1]]
@@ -80,6 +82,10 @@ def test_a_decode_step_takes_as_many_dispatches_at_any_width_and_fewer_alone(eng
     assert not any("norm" in label or "rope" in label for label in labels)
     counts = {width: len(program) for width, program in took.items() if width > 1}
     if kind == "f16":
-        assert set(counts.values()) == {len(labels) + 2 * LAYERS + 1}, counts
+        assert all(count == len(labels) + (2 if width <= FEW else 2 * LAYERS + 1) for width, count in counts.items()), (
+            counts
+        )
     else:  # what a product does not leave rounded is rounded before the next
-        assert all(0 <= count - len(labels) - 2 * LAYERS - 1 <= 2 * LAYERS for count in counts.values()), counts
+        for width, count in counts.items():
+            norms = 2 if kind == "q4_k" and width <= FEW else 2 * LAYERS + 1
+            assert 0 <= count - len(labels) - norms <= 2 * LAYERS, counts

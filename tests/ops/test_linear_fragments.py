@@ -9,7 +9,7 @@ from float16_tiles import untiled
 from products import CODE_TYPES, error, weights
 
 from labkit.errors import ParameterError
-from labkit.ops import coopmat_layout, linear_call, linear_fragments, rope, rope_kv
+from labkit.ops import coopmat_layout, linear_fragments, rope, rope_kv
 from labkit.ops.coopmat_layout import Operands, understand_operands
 from labkit.ops.kv_cache import PAGE
 from labkit.ops.kv_cache import upload as upload_cache
@@ -19,12 +19,8 @@ from labkit.ops.linear_fragments import Fragments, choose_fragments
 from labkit.ops.rounding import Rounding, place, scratch_bytes
 from labkit.ops.rows import make_rows
 from labkit.ops.weights import pack
-from labkit.vulkan.compile import compile_glsl, shader_root
 from labkit.vulkan.hardware import MatrixShape
 from labkit.vulkan.isa_machines import device_like
-from labkit.vulkan.kernel import Kernel
-from labkit.vulkan.shader_build import variants
-from labkit.vulkan.toolchain import find_compiler
 
 # rows of x; n, which is no multiple of a tile in half of them; k; the cut
 CASES = [
@@ -40,41 +36,7 @@ CASE_IDS = [f"{rows}-{n}x{k}-{c.fr}{c.fc}{c.sr}{c.sc}{c.sk}" for rows, n, k, c i
 # A code times its scale is rounded to float16, half a unit of 11 bits: an NMSE of 2^-22 / 12 to 2^-22 / 3, up to 8e-8. Q4_1
 # is rounded before the minimum is added too, by drivers that do not fuse the two: of values up to twice as large.
 # Against weights so rounded there is the order of float32 sums alone.
-ROUNDED, SAME = {"Q8_0": 1e-7, "Q4_0": 1e-7, "Q4_1": 4e-7}, 1e-8
-
-
-@pytest.fixture(scope="module")
-def binaries():
-    if find_compiler(pinned=False) is None:
-        pytest.skip("no GLSL compiler is on this machine: `lab shaders --fetch-compiler`")
-    text = (shader_root() / "linear_fragments.comp").read_text()
-    return {
-        layout: compile_glsl(text, defines=[*(d.removeprefix("-D") for d in defines), "EMULATED"], name=layout)
-        for layout, defines in variants(text, "linear_fragments").items()
-    }
-
-
-@pytest.fixture
-def emulating(device, binaries, monkeypatch):
-    """The device, which takes Fragments and runs them emulated."""
-    if not device.has("fp16", "storage16"):
-        pytest.skip(f"{device.name} has no float16 arithmetic")
-    real, made = device.kernel, {}
-
-    def kernel(op, variant="", constants=None, subgroup=0):
-        if op != "linear_fragments":
-            return real(op, variant, constants, subgroup)
-        key = variant, tuple(sorted(constants.items()))
-        if key not in made:
-            made[key] = Kernel(device, binaries[variant], name=f"emulated {variant}", constants=constants)
-        return made[key]
-
-    monkeypatch.setattr(device, "kernel", kernel)
-    monkeypatch.setattr(linear_fragments, "fragments_lack", lambda *_: "")
-    monkeypatch.setattr(linear_call, "operands_of", lambda _: Operands(0x3210, 0x10))
-    yield device
-    for one in made.values():
-        one.close()
+ROUNDED, SAME = {"F16": 1e-8, "Q8_0": 1e-7, "Q4_0": 1e-7, "Q4_1": 4e-7}, 1e-8
 
 
 def numbers(rows: int, k: int) -> np.ndarray:
@@ -95,7 +57,7 @@ def rounded(blocks: np.ndarray, values: np.ndarray, kind: str) -> list[np.ndarra
     return [once, half(half(values - least.astype(np.float32)) + least)]
 
 
-@pytest.mark.parametrize("kind", CODE_TYPES)
+@pytest.mark.parametrize("kind", ["F16", *CODE_TYPES])
 @pytest.mark.parametrize("case", CASES, ids=CASE_IDS)
 def test_products_match_float64(emulating, kind, case):
     rows, n, k, cut = case
@@ -187,11 +149,13 @@ def test_q_and_k_turn_and_k_and_v_are_stored(emulating, cache_kind, i):
 
 
 @pytest.mark.parametrize("shape", [(16384, 64), (64, 8256), (4112, 64), (64, 64)], ids=str)
-@pytest.mark.parametrize("kind", CODE_TYPES)
+@pytest.mark.parametrize("kind", ["F16", *CODE_TYPES])
 def test_the_measured_cuts_are_right(emulating, kind, shape):
     n, k = shape
     blocks, values = weights(n, k, kind)
-    for rows in (3, 33) if n < 16384 else (9,):
+    for rows in (
+        (3, 33) if max(n, k) < 8192 else (9,)
+    ):  # Mesa 22.3 ends every loop after 65,535 turns of an invocation's
         cut = choose_fragments(emulating, pack(blocks[:1], kind, k).layout, rows, n, k)
         while cut.sk > 1 and cut.shared_bytes + 24 * cut.local > emulating.info.max_shared_bytes:
             cut = replace(cut, sk=cut.sk // 2)  # the emulation's own
@@ -251,7 +215,7 @@ def test_a_device_with_the_shape_and_order_takes_them_and_no_other(monkeypatch):
 def test_a_cut_that_does_not_fit_is_refused(device):
     blocks, _ = weights(32, 512, "Q8_0")
     with pytest.raises(ParameterError, match="no kernel of matrices built in registers"):
-        linear(device, numbers(2, 512), *(weights(32, 512, "F16")[:1]), "F16", cut=Fragments(1, 1, 1, 1, 1))
+        linear(device, numbers(2, 512), *(weights(32, 512, "Q4_K")[:1]), "Q4_K", cut=Fragments(1, 1, 1, 1, 1))
     if linear_fragments.fragments_lack(device, "q8", 32, 512):
         with pytest.raises(ParameterError, match=r"is not for .*: the device"):
             linear(device, numbers(2, 512), blocks, "Q8_0", cut=Fragments(1, 1, 1, 1, 1))
