@@ -108,6 +108,7 @@ class Book:
     imported: list[Stored]
     edits: list[tuple[Stored, HandEdit]]
     problems: list[str]
+    corrected: dict[str, list[Correction]] = field(default_factory=dict)  # of notes and imported pieces, by anchor
     sweeps: list[Stored] = field(default_factory=list)  # each once; those of runs that do not hold are left out
 
     @property
@@ -180,15 +181,18 @@ def read_book(events: Events) -> Book:
         entries += made
         if not made:
             without += invalid
-    problems = [
-        f"data/ledger/{item.name} speaks of the run {item.event.run}, which is not in the ledger"
-        for item in events.stored
-        if isinstance(item.event, Waiver | Correction) and item.event.run not in runs
-    ]
     notes = [item for item in events.stored if isinstance(item.event, NoteEvent)]
+    imported = imported_once(events)
+    corrected: dict[str, list[Correction]] = {anchor_of(item): [] for item in (*notes, *imported)}
+    problems = []
+    for item in events.stored:
+        if isinstance(item.event, Correction) and item.event.run in corrected:
+            corrected[item.event.run].append(item.event)
+        elif isinstance(item.event, Waiver | Correction) and item.event.run not in runs:
+            problems.append(f"data/ledger/{item.name} speaks of {item.event.run}, which is not in the ledger")
     edits = [(item, item.event) for item in events.stored if isinstance(item.event, HandEdit)]
     invalid_runs = sorted(without, key=lambda item: item.name, reverse=True)
-    book = Book(entries, invalid_runs, notes, imported_once(events), edits, problems)
+    book = Book(entries, invalid_runs, notes, imported, edits, problems, corrected)
     holding = {entry_of(item).run for entry in book.live for item in entry.stored}
     book.sweeps = sweeps_once(events, runs - holding)
     return book

@@ -174,8 +174,8 @@ class Waiver(Event):
 
 
 class Correction(Event):
-    """A person's correction of the entry that holds `run`. With `retracts` the entry is struck through, and the runs
-    it had no longer count."""
+    """A person's correction of the entry that holds `run`, or of the note or imported piece with that anchor. With
+    `retracts` the entry is struck through, and the runs it had no longer count."""
 
     kind: Literal["correction"] = "correction"
     run: str

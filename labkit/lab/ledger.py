@@ -195,14 +195,20 @@ def waive(root: Path, run: str, fault: str, reason: str) -> Path:
 
 
 def correct(root: Path, name: str, text: str, retracts: bool = False) -> Path:
-    """Adds a person's correction to the entry with this anchor or run; with `retracts` it is struck through, moves to
-    the mistakes, and its runs no longer count. LedgerError when there is no such entry, or nothing is said."""
-    entry = require_entry(read_book(read_events(root)), name)
+    """Adds a person's correction to the entry with this anchor or run, or to the note or imported piece with this
+    anchor; with `retracts` it is struck through, moves to the mistakes, and its runs no longer count. LedgerError when
+    there is no such entry, or nothing is said."""
+    book = read_book(read_events(root))
     text = said(text, "the correction is empty; say what is wrong")
-    if retracts and entry.struck:
-        raise LedgerError(f"{entry.anchor} is struck through already")
-    run = entry.newest.run if entry.anchor == name else name
-    return add(root, Correction(utc=utc_exact(), run=run, text=text, retracts=retracts))
+    if name in book.corrected:
+        struck, anchor, about = any(old.retracts for old in book.corrected[name]), name, name
+    else:
+        entry = require_entry(book, name)
+        struck, anchor = entry.struck, entry.anchor
+        about = name if name in {event.run for event in entry.events} else entry.newest.run
+    if retracts and struck:
+        raise LedgerError(f"{anchor} is struck through already")
+    return add(root, Correction(utc=utc_exact(), run=about, text=text, retracts=retracts))
 
 
 def said(text: str, empty: str) -> str:

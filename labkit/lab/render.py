@@ -7,7 +7,7 @@ from typing import NamedTuple
 from labkit.lab.conditions import driver_words
 from labkit.lab.entries import Book, Entry, anchor_of, entry_of
 from labkit.lab.entry_text import ENDINGS, entry_text, invalid_words, lines, md, mistake_text, run_link, subject
-from labkit.lab.events import HandEdit, ImportedEvent, Ledger, NoteEvent, Stored
+from labkit.lab.events import Correction, HandEdit, ImportedEvent, Ledger, NoteEvent, Stored
 from labkit.lab.notes_file import left_open
 from labkit.lab.plan import cell_words
 from labkit.lab.sweep_text import sweeps_text
@@ -44,9 +44,14 @@ def render_book(book: Book) -> dict[str, list[Block]]:
     for item in book.notes:
         note = item.event
         assert isinstance(note, NoteEvent)
-        dated[note.ledger].append(((item.name, item.name), Block(anchor_of(item), note_text(note))))
+        corrections = book.corrected.get(anchor_of(item), [])
+        dated[note.ledger].append(((item.name, item.name), Block(anchor_of(item), note_text(note, corrections))))
     for ledger, key, block in imported_blocks(book.imported):
-        dated[ledger].append((key, block))
+        corrections = book.corrected.get(block.anchor, [])
+        text = "\n\n".join([block.text, *corrections_text(corrections)])
+        dated[ledger].append((key, Block(block.anchor, retracted_text(corrections) + text)))
+    for key, block in retracted_words(book):
+        dated["MISTAKES.md"].append((key, block))
     blocks = {
         name: [block for _, block in sorted(found, key=lambda pair: pair[0], reverse=True)]
         for name, found in dated.items()
@@ -88,12 +93,43 @@ def invalid_text(scope: Sequence[Stored]) -> str:
     return "\n\n".join([f"## {title}", said, where, "**Runs**", runs])
 
 
-def note_text(note: NoteEvent) -> str:
+def note_text(note: NoteEvent, corrections: Sequence[Correction]) -> str:
     """A person's note: its first line is the heading."""
     first, _, rest = note.text.strip().partition("\n")
     body = "\n".join(md(line) for line in rest.strip().splitlines())
-    parts = [f"## {note.day} · {md(first)}", body, "*Written by hand: a person's word, not a measurement.*"]
-    return "\n\n".join(part for part in parts if part)
+    retracted = retracted_text(corrections).strip()
+    title = f"{note.day} · {md(first)}"
+    parts = [f"## ~~{title}~~" if retracted else f"## {title}", retracted, body, *corrections_text(corrections)]
+    return "\n\n".join(part for part in [*parts, "*Written by hand: a person's word, not a measurement.*"] if part)
+
+
+def retracted_text(corrections: Sequence[Correction]) -> str:
+    """What a person's words begin with once they were retracted; nothing before."""
+    return "".join(f"**Retracted** {one.day}: {md(one.text)}\n\n" for one in corrections if one.retracts)
+
+
+def corrections_text(corrections: Sequence[Correction]) -> list[str]:
+    """The corrections of a person's words that leave them standing."""
+    return [f"**Correction** {one.day}: {md(one.text)}" for one in corrections if not one.retracts]
+
+
+def retracted_words(book: Book) -> Iterable[tuple[tuple[str, str], Block]]:
+    """(what it is sorted by, block) for each finding of a person's own words that was retracted: a mistake to keep."""
+    for item in (*book.notes, *book.imported):
+        words, anchor = item.event, anchor_of(item)
+        assert isinstance(words, NoteEvent | ImportedEvent)
+        retracted = next((one for one in book.corrected.get(anchor, []) if one.retracts), None)
+        if retracted is None or words.ledger != "FINDINGS.md":
+            continue
+        first = words.text.strip().partition("\n")[0].lstrip("# ").strip()
+        told = lines(
+            ("Believed", md(first)),
+            ("Why", "a person had written it down; there are no samples of it here"),
+            ("Corrected by", md(retracted.text)),
+            ("See", f"[{md(words.ledger)}]({words.ledger}#{anchor})"),
+        )
+        text = f"## {retracted.day} · {md(first)}\n\n{told}"
+        yield (retracted.utc.replace("-", "").replace(":", ""), anchor), Block(f"mistake-{anchor}", text)
 
 
 def imported_blocks(items: Sequence[Stored]) -> Iterable[tuple[Ledger, tuple[str, str], Block]]:

@@ -13,7 +13,8 @@ from ledger_runs import BELIEF, CHECK, DEVICE, make_lab, make_plan, make_run
 from labkit.errors import LedgerError
 from labkit.lab.entries import read_book
 from labkit.lab.events import EntryEvent, events_folder, read_events
-from labkit.lab.ledger import append, correct, note, render, waive
+from labkit.lab.ledger import append, correct, import_notes, note, render, waive
+from labkit.lab.recheck import verify
 from labkit.lab.render import LEDGERS
 
 
@@ -275,6 +276,39 @@ def test_a_correction_stands_on_the_entry_without_changing_it(lab: Path) -> None
     assert "Confirmed" in headings(lab, "FINDINGS.md")[0]
     with pytest.raises(LedgerError, match="there is no entry 'nothing'"):
         correct(lab, "nothing", "text")
+
+
+def test_a_note_or_an_imported_piece_can_be_corrected_and_retracted(lab: Path, tmp_path: Path) -> None:
+    note(lab, "The fan is loud\nSince May.")
+    mine = tmp_path / "FINDINGS.md"
+    mine.write_text("## 2026-09-01 · MTP pays at batch\n\nIt does.\n")
+    import_notes(lab, [mine])
+    names = re.findall(r'<a id="((?:note|imported)-[^"]+)"', text(lab, "FINDINGS.md"))
+    assert len(names) == 2
+    for name in names:
+        correct(lab, name, "since April")
+        correct(lab, name, "it was the pump", retracts=True)
+        with pytest.raises(LedgerError, match="is struck through already"):
+            correct(lab, name, "again", retracts=True)
+    found = text(lab, "FINDINGS.md")
+    assert re.search(r"^## ~~.* · The fan is loud~~$", found, re.M)
+    assert found.count("**Correction** ") == found.count("**Retracted** ") == 2
+    assert (
+        "## 2026-09-01 · MTP pays at batch\n\nIt does.\n" in found
+    )  # byte for byte, under the word that it is no more
+    mistakes = text(lab, "MISTAKES.md")
+    assert mistakes.count("**Corrected by**: it was the pump") == 2
+    assert "**Believed**: 2026-09-01 · MTP pays at batch" in mistakes
+    assert verify(lab).faults == ()
+
+
+def test_an_entry_is_corrected_by_any_of_its_names(lab: Path) -> None:
+    runs = [make_run(lab, 5.0, number=number) for number in (1, 2)]
+    paths = [append(lab, run)[0] for run in runs]
+    for name in (f"batch-decode-{paths[1].name[:8]}-{paths[1].name[-21:-13]}", runs[0].name):
+        correct(lab, name, f"about {name}")
+    assert read_book(read_events(lab)).problems == []
+    assert text(lab, "FINDINGS.md").count("**Correction**: ") == 2
 
 
 def test_notes_stand_in_the_ledger_they_were_written_for(lab: Path) -> None:
