@@ -37,6 +37,7 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Rule", md(f"{plan.rule.words()} ({standing(entry)}, {plan.kind}, plan {newest.plan_hash[:12]})")),
             ("Refuted if", md(plan.refuted_if)),
             ("Believed because", md(plan.believed_because)),
+            ("Published claim", md(plan.claim)),
             ("Device", md(f"{entry.scope.device}, UUID {entry.scope.uuid}")),
             ("Driver and build", md(f"{driver_words(entry.scope.driver)}; {entry.scope.build}")),
             ("Model", md("; ".join(filter(None, (entry.scope.model, weights_words(entry.coverage)))))),
@@ -227,7 +228,9 @@ def mistake_text(entry: Entry) -> str:
         measured = f"{subject(entry)} {what_was_found(entry)} That is {entry.verdict.outcome}."
         corrected = f"{run_link(entry.events[0])}, pooled with the sessions before it"
     else:
-        day, believed, why = entry.day, md(plan.belief), md(plan.believed_because) or "no reason was given"
+        published = f"it was published: {md(plan.claim)}" if plan.claim else ""
+        reasons = "; ".join(filter(None, [md(plan.believed_because), published]))
+        day, believed, why = entry.day, md(plan.belief), reasons or "no reason was given"
         measured = f"{subject(entry)} {what_was_found(entry)} The rule: {md(plan.rule.words())}."
         corrected = run_link(entry.events[0])
     title = f"{day} · {md(plan.belief)}"

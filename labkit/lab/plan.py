@@ -146,8 +146,10 @@ class Plan(Declared):
     others are read against; each is measured `repetitions` times, once a block, in the order `schedule()` gives.
     `held` says the belief is one people act on, so its refutation is a mistake worth keeping: left out, it is when
     the plan is confirmatory and says why it is believed. `shape` names what else was kept fixed (tokens, KV type);
-    left out, the run's parameters stand for it. A `negative_control` is a rule that must come out *same*: where it is
-    refuted the measurement itself is at fault and the run is invalid. ParameterError for what does not fit together."""
+    left out, the run's parameters stand for it. `claim` names the published claim that is tried (its source, or its id
+    in `data/claims`): its refutation is a mistake worth keeping too. A `negative_control` is a rule that must come out
+    *same*: where it is refuted the measurement itself is at fault and the run is invalid. ParameterError for what does
+    not fit together."""
 
     experiment: str
     belief: str
@@ -163,6 +165,7 @@ class Plan(Declared):
     held: bool | None = None
     shape: dict[str, Any] | None = None
     negative_control: Rule | None = None
+    claim: str = ""
     seed: int = 0
 
     @field_validator("experiment")
@@ -172,7 +175,7 @@ class Plan(Declared):
 
         return experiment_name(value)
 
-    @field_validator("belief", "believed_because", "question", "refuted_if")
+    @field_validator("belief", "believed_because", "question", "refuted_if", "claim")
     @classmethod
     def _one_line(cls, value: str) -> str:
         return " ".join(value.split())
@@ -238,8 +241,11 @@ class Plan(Declared):
 
     @property
     def belief_held(self) -> bool:
-        """Whether a refutation of the belief is a mistake to be kept: `held`, or confirmatory with a reason given."""
-        return self.held if self.held is not None else self.kind == "confirmatory" and bool(self.believed_because)
+        """Whether a refutation of the belief is a mistake to be kept: `held`, a published claim, or confirmatory with a
+        reason given."""
+        if self.held is not None:
+            return self.held
+        return bool(self.claim) or (self.kind == "confirmatory" and bool(self.believed_because))
 
     def schedule(self) -> list[tuple[int, Cell]]:
         """(block, cell) in the order to measure: complete blocks; A B B A for two cells, else shuffled by `seed`."""

@@ -170,6 +170,12 @@ def test_a_refuted_belief_is_a_mistake_only_when_it_was_held(lab: Path, fields: 
         assert "3.000× [2.983, 3.017]" in told
 
 
+def test_a_published_claim_that_is_refuted_is_a_mistake_and_is_named(lab: Path) -> None:
+    append(lab, make_run(lab, 3.0, plan=make_plan(kind="exploratory", believed_because="", claim="NIK-D13")))
+    assert "**Published claim**: NIK-D13" in text(lab, "FINDINGS.md")
+    assert "**Why**: it was published: NIK-D13" in text(lab, "MISTAKES.md")
+
+
 def test_a_look_refutes_no_belief_for_good(lab: Path) -> None:
     append(lab, make_run(lab, 3.0, pairs=5))
     assert headings(lab, "MISTAKES.md") == []
