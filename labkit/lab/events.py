@@ -23,6 +23,7 @@ from labkit.lab.record import Check, Frozen
 from labkit.lab.verdict import Verdict
 
 EVENT_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}\.json")
+NEWER = re.compile(rb'^ "schema_version": ([2-9]|[1-9]\d+),?$', re.M)  # as `write_event` lays it out
 LOCK_WAIT_S = 120
 MOST_EVENT_BYTES = 32 << 20  # the largest that is read; a run of a thousand blocks has 0.1 MB
 Ledger = Literal["FINDINGS.md", "MISTAKES.md", "OPEN-PROBLEMS.md", "LEVERS.md"]
@@ -338,6 +339,8 @@ def read_event(path: Path) -> Stored:
         raise LedgerError(
             f"{where} is damaged or was changed: its name's hash is not its content's; restore it from git"
         )
+    if newer := NEWER.search(content):
+        raise LedgerError(f"{where} is of schema {newer[1].decode()}, and this labkit reads schema 1: update labkit")
     try:
         return Stored(path.name, _reader.validate_json(content))
     except (ValidationError, LabError) as error:

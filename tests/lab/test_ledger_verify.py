@@ -1,5 +1,6 @@
 """`lab ledger` and `lab note` from the command line, and verify: every disagreement between ledger and data named."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -121,6 +122,17 @@ def test_damaged_events_and_stale_files_are_faults(lab: Path) -> None:
     document = json.loads(done.stdout)
     assert document["sound"] is False
     assert {fault["kind"] for fault in document["faults"]} == {"damaged", "stale"}
+
+
+def test_an_event_of_a_newer_version_is_named_and_stays(lab: Path) -> None:
+    [event] = append(lab, make_run(lab, 5.0, number=1))
+    content = event.read_bytes().replace(b'"schema_version": 1', b'"schema_version": 2')
+    newer = event.with_name(f"20261201T000000.000000Z-{hashlib.sha256(content).hexdigest()[:16]}.json")
+    newer.write_bytes(content)
+    [fault] = verify(lab).faults
+    assert str(fault).endswith("is of schema 2, and this labkit reads schema 1: update labkit")
+    append(lab, make_run(lab, 5.0, number=2))
+    assert newer.read_bytes() == content
 
 
 def test_list_and_show_tell_the_same_as_json_and_as_text(lab: Path) -> None:
