@@ -3,9 +3,9 @@
 from typing import Literal
 
 from labkit.lab.record import Frozen
+from labkit.measure import statistics
 from labkit.measure.metrics import metric
-
-Outcome = Literal["faster", "slower", "higher", "lower", "same", "undecided"]
+from labkit.measure.statistics import Word as Outcome
 
 
 class LeverEffect(Frozen):
@@ -38,22 +38,15 @@ class LeverEffect(Frozen):
 
     @property
     def control_moved(self) -> bool:
-        """Whether this is a negative control that did not come out the same."""
-        return self.negative_control and self.outcome not in ("same", "undecided")
+        """Whether this is a negative control that came out beyond the margin."""
+        strict = outcome_of(self.low, self.high, self.metric, self.margin)
+        return self.negative_control and strict not in ("same", "undecided")
 
 
-def outcome_of(low: float | None, high: float | None, name: str, margin: float) -> Outcome:
-    """What an interval of a ratio says: all within the margin of 1 is *same*, all beyond it a difference."""
-    if low is None or high is None:
-        return "undecided"
-    if low >= 1 - margin and high <= 1 + margin:
-        return "same"
-    if high < 1 - margin or low > 1 + margin:
-        grew, better = low > 1, metric(name).better
-        if better == "none":
-            return "higher" if grew else "lower"
-        return "faster" if grew == (better == "higher") else "slower"
-    return "undecided"
+def outcome_of(low: float | None, high: float | None, name: str, margin: float, paired: bool = False) -> Outcome:
+    """What an interval of a ratio of `name` says; see `comparison_word`. Where it is not
+    `paired` by block, a difference must lie beyond the margin."""
+    return statistics.comparison_word(low, high, metric(name).better, margin, beyond=not paired)
 
 
 def effect_line(effect: LeverEffect) -> str:

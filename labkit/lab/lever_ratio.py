@@ -1,9 +1,10 @@
 """The ratio of a metric at two cells with its interval: paired by block within a run, or of two runs."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.lever_effect import LeverEffect
@@ -23,31 +24,13 @@ class Ratio(NamedTuple):
 def welch(a: Sequence[float], b: Sequence[float]) -> Ratio:
     """The ratio of the geometric means b / a of positive samples and its 95 % interval, by Welch's t on logarithms
     (Welch 1947): the two are not paired. Without two samples of each there is no interval."""
-    x, y = [math.log(value) for value in a], [math.log(value) for value in b]
-    counts = (len(x), len(y))
-    middle = sum(y) / len(y) - sum(x) / len(x)
-    if len(x) < 2 or len(y) < 2:
-        return Ratio(math.exp(middle), None, None, counts)
-    parts = [variance(values) / len(values) for values in (x, y)]
-    spread = sum(parts)
-    if spread == 0:
-        return Ratio(math.exp(middle), math.exp(middle), math.exp(middle), counts)
-    freedom = spread**2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, (x, y), strict=True))
-    half = statistics.t_quantile(max(1, math.floor(freedom))) * math.sqrt(spread)
-    return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half), counts)
-
-
-def variance(values: Sequence[float]) -> float:
-    """The sample variance."""
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    found = statistics.welch_interval(np.log(a), np.log(b)).exp()
+    return Ratio(found.estimate, found.low, found.high, (len(a), len(b)))
 
 
 def paired_ratio(rows: Sequence[Any], name: str, cell: str, against: str, level: float) -> Ratio | None:
     """`cell` over `against` (canonical JSON), paired by the blocks that have both; None where no block has, or a sample
     is not positive."""
-    import numpy as np
-
     from labkit.lab.verdict import by_block
 
     try:

@@ -10,7 +10,6 @@ from labkit.lab.record import RunRecord, canonical_cell
 from labkit.lab.scope import device_words, model_words
 from labkit.measure import statistics
 
-MARGIN = 0.02  # where the rule names none
 Cell = Mapping[str, Any]
 
 
@@ -24,11 +23,11 @@ def effects_of_run(record: RunRecord, plan: Plan, rows: Sequence[Any]) -> list[L
     ]
     if control is not None and control.against is not None:
         asked.append((control.cell, control.against, True))
-    level = 1 - (1 - statistics.LEVEL) / max(1, len(asked))
+    level = statistics.family_level(max(1, len(asked)))
     found = []
     for cell, against, negative in asked:
         rule = control if negative and control is not None else plan.rule
-        effect = paired(record, rule.metric, cell, against, rows, level, rule.margin or MARGIN, negative)
+        effect = paired(record, rule.metric, cell, against, rows, level, rule.margin or statistics.MARGIN, negative)
         if effect is not None:
             found.append(effect)
     return found
@@ -68,7 +67,7 @@ def paired(
         metric=name,
         cells=(old, new),
         **found._asdict(),
-        outcome=outcome_of(found.low, found.high, name, margin),
+        outcome=outcome_of(found.low, found.high, name, margin, paired=True),
         margin=margin,
         paired=True,
         level=level,
