@@ -11,6 +11,7 @@ from labkit.lab.archive import Archive, open_archive
 from labkit.lab.capture import sha256_file
 from labkit.lab.export import CAME_IN
 from labkit.lab.folder import LIVE_FILES, NEW, PARTIAL, runs_folder
+from labkit.lab.lab import EXPERIMENT_NAME
 from labkit.lab.record import RunRecord, read_record, utc_now, write_atomic
 from labkit.lab.verdict import Verdict, judge_folder
 
@@ -81,6 +82,10 @@ def check_run(archive: Archive, folder: Path) -> None:
         record = read_record(folder)
         if record.id != run_id:
             raise RunError(f"run.json is of the run {record.id}, the manifest of {run_id}")
+        if not EXPERIMENT_NAME.fullmatch(record.experiment) or record.experiment != run_id[17:-9]:
+            raise RunError(f"{record.experiment[:80]!r} is not the experiment that the run's id names")
+        if record.notebook and (record.notebook.startswith("/") or ".." in record.notebook.split("/")):
+            raise RunError(f"its notebook is said to be {record.notebook[:80]!r}, which is no place in a lab")
         if record.state == "running":
             raise RunError("the run has not ended")
         check_artefacts(archive, record)

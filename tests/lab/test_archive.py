@@ -251,6 +251,12 @@ HOSTILE: dict[str, tuple[Callable[[Entries], None], str]] = {
     "other-id": (rewriting(MANIFEST, lambda m: m.update(run="../../x")), "is not the id of a run"),
     "other-run": (
         rewriting(MANIFEST, lambda m: m.update(run="20261201T000000Z-other-00000000")), "run.json is of the run"),
+    "experiment-climbs": (
+        rewriting("run/run.json", lambda r: r.update(experiment="../../evil")), "is not the experiment"),
+    "notebook-climbs": (
+        rewriting("run/run.json", lambda r: r.update(notebook="../../../tmp/evil.ipynb")), "which is no place in a lab"),
+    "notebook-absolute": (
+        rewriting("run/run.json", lambda r: r.update(notebook="/tmp/evil.ipynb")), "which is no place in a lab"),
     "running": (rewriting("run/run.json", lambda r: r.update(state="running")), "the run has not ended"),
     "unknown-field": (rewriting("run/run.json", lambda r: r.update(evil=1)), "is not a run record: evil"),
     "other-hash": (
