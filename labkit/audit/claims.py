@@ -1,0 +1,276 @@
+"""Published claims: the rows of a CSV as evidence, each in its metric's own unit, what it does not say left unknown."""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.audit.claims_file import Places, half_digit, number_of, read_table
+from labkit.audit.devices import Limits, find_device, read_devices
+from labkit.audit.evidence import Cache, Evidence, Observation, Phase
+from labkit.audit.units import factor_to, unit_of
+from labkit.errors import ParameterError
+from labkit.measure.metrics import METRICS
+
+TOKENS = {"tok": 1.0, "token": 1.0, "tokens": 1.0, "k": 1e3}
+COUNTS = {"b": 1e9, "m": 1e6, "bn": 1e9}
+# Columns that hold a number, with the units it may be followed by; the first of `COLUMNS` that are needed.
+NUMBERS: dict[str, dict[str, float]] = {
+    "bytes_per_weight": {"b": 1.0, "bytes": 1.0},
+    "active_params": COUNTS,
+    "streams": {"streams": 1.0},
+    "slots": {"slots": 1.0},
+    "tokens_per_pass_max": TOKENS,
+    "depth": TOKENS,
+    "output_tokens": TOKENS,
+    "memory_mhz": {"mhz": 1.0, "ghz": 1e3},
+    "power_cap_w": {"w": 1.0},
+    "repetitions": {"x": 1.0},
+    "prompt_tokens": TOKENS,
+    "power_w": {"w": 1.0},
+}
+REQUIRED = (
+    "source", "date", "device", "model", "quantisation", "bytes_per_weight", "active_params", "backend", "metric",
+    "streams", "slots", "tokens_per_pass_max", "depth", "output_tokens", "cache", "memory_mhz", "power_cap_w",
+    "repetitions", "value", "unit",
+)  # fmt: skip
+OPTIONAL = ("id", "group", "prompt_tokens", "power_w", "settings", "note")
+SAME_COLUMN = {
+    "quant": "quantisation", "quantization": "quantisation", "active_parameters": "active_params", "batch": "streams",
+    "concurrency": "streams", "n_streams": "streams", "n_slots": "slots", "tokens_per_pass": "tokens_per_pass_max",
+    "max_tokens_per_pass": "tokens_per_pass_max", "depth_prompt": "depth", "depth_tokens": "depth",
+    "output_length": "output_tokens", "output_len": "output_tokens", "output": "output_tokens", "cache_state": "cache",
+    "memory_clock": "memory_mhz", "memory_clock_mhz": "memory_mhz", "mclk": "memory_mhz", "mclk_mhz": "memory_mhz",
+    "power_cap": "power_cap_w", "cap_w": "power_cap_w", "reps": "repetitions", "axis": "metric", "notes": "note",
+    "conditions": "note", "text": "note", "kind": "group", "sweep": "group", "prompt": "prompt_tokens",
+    "prompt_length": "prompt_tokens", "bytes_weight": "bytes_per_weight", "params_active": "active_params",
+}  # fmt: skip
+SAME_METRIC = {
+    "decode": "decode_tok_s", "decode_aggregate": "decode_tok_s", "aggregate": "decode_tok_s", "tg": "decode_tok_s",
+    "aggregate_tok_s": "decode_tok_s", "throughput": "decode_tok_s", "generation": "decode_tok_s",
+    "output_tok_s": "decode_tok_s", "per_stream": "stream_tok_s", "decode_per_stream": "stream_tok_s",
+    "per_stream_tok_s": "stream_tok_s", "per_stream_min": "stream_min_tok_s", "per_stream_max": "stream_max_tok_s",
+    "prefill": "prefill_tok_s", "pp": "prefill_tok_s", "prompt_processing": "prefill_tok_s", "ttft": "ttft_s",
+    "tpot": "tpot_s", "itl": "itl_s", "e2e": "e2e_s", "latency": "e2e_s", "wall": "makespan_s", "wall_s": "makespan_s",
+    "makespan": "makespan_s", "step": "step_ms", "ms_per_step": "step_ms", "bandwidth": "achieved_gb_s",
+    "matvec_bandwidth": "achieved_gb_s", "gemm_rate": "achieved_gflop_s", "matrix_rate": "achieved_gflop_s",
+    "flops": "achieved_gflop_s", "power": "power_w", "tok_per_step": "tokens_per_step", "accept": "acceptance",
+    "server_decode": "server_decode_tok_s", "server_prefill": "server_prefill_tok_s", "total": "total_tok_s",
+}  # fmt: skip
+NUMBERED = re.compile(r"(pp|tg)\d+")
+PHASES: dict[str, Phase] = {
+    "decode_tok_s": "decode", "stream_tok_s": "decode", "stream_min_tok_s": "decode", "stream_max_tok_s": "decode",
+    "server_decode_tok_s": "decode", "tpot_s": "decode", "itl_s": "decode", "step_ms": "decode", "total_tok_s": "mixed",
+    "prefill_tok_s": "prefill", "server_prefill_tok_s": "prefill", "ttft_s": "prefill", "achieved_gb_s": "operation",
+    "achieved_gflop_s": "operation",
+}  # fmt: skip
+# Bytes a weight of a format takes at the least, by the format's own definition.
+FORMATS = {
+    "f32": 4.0, "fp32": 4.0, "f16": 2.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "q8_0": 34 / 32,
+    "q6_k": 210 / 256, "q5_k": 176 / 256, "q4_k": 144 / 256, "q5_0": 22 / 32, "q4_0": 18 / 32, "q4_1": 20 / 32,
+    "mxfp4": 17 / 32,
+}  # fmt: skip
+ACTIVATIONS = re.compile(r"w\d+a(\d+)", re.IGNORECASE)
+CACHES: dict[str, Cache] = {
+    "cold": "cold", "empty": "cold", "off": "cold", "miss": "cold", "warm": "warm", "hit": "warm", "shared": "warm",
+    "prefix hit": "warm", "cached": "warm",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row: its texts by column, its numbers (None where not known), and its value in its metric's own unit."""
+
+    id: str
+    row: int
+    texts: Mapping[str, str]
+    numbers: Mapping[str, float | None]
+    metric: str
+    value: float
+    rounding: float
+    cache: Cache | None
+
+    @property
+    def group(self) -> str:
+        """The sweep it is a rung of: as named, else all of one source, device, model, weights and backend."""
+        named = self.texts.get("group", "")
+        return named or " | ".join(
+            self.texts.get(name, "") for name in ("source", "date", "device", "model", "quantisation", "backend")
+        )
+
+    def observation(self, devices: Mapping[str, Limits]) -> Observation:
+        """The row as evidence."""
+        known = {name: value for name, value in self.numbers.items() if value is not None}
+        phase = PHASES.get(self.metric)
+        depth, prompt = known.get("depth"), known.get("prompt_tokens")
+        if phase == "prefill" and prompt is None:
+            depth, prompt = None, depth  # of a prompt, the depth is its length
+        words = {name: self.texts.get(name) or None for name in ("device", "model", "quantisation", "backend")}
+        repetitions = known.get("repetitions")
+        return Observation(
+            subject=self.id,
+            group=self.group,
+            metrics={self.metric: self.value},
+            rounding={self.metric: self.rounding},
+            phase=phase,
+            device=find_device(words["device"], devices),
+            device_name=words["device"],
+            model=words["model"],
+            quantisation=words["quantisation"],
+            bytes_per_weight=known.get("bytes_per_weight", format_bytes(words["quantisation"])),
+            active_params=known.get("active_params"),
+            operand_bits=operand_bits(words["quantisation"]),
+            backend=words["backend"],
+            streams=known.get("streams"),
+            slots=known.get("slots"),
+            tokens_per_pass_max=known.get("tokens_per_pass_max"),
+            depth=depth,
+            prompt_tokens=prompt,
+            output_tokens=known.get("output_tokens"),
+            cache=self.cache,
+            memory_mhz=known.get("memory_mhz"),
+            power_cap_w=known.get("power_cap_w"),
+            power_w=known.get("power_w", self.value if self.metric == "power_w" else None),
+            repetitions=None if repetitions is None else int(repetitions),
+            settings=settings_of(self.texts.get("settings", "")),
+            text=self.texts.get("note", ""),
+            source=self.texts["source"],
+            date=self.texts["date"],
+        )
+
+
+@dataclass(frozen=True)
+class Claims:
+    """A file of claims; `unread` are columns that nothing here knows."""
+
+    path: Path
+    rows: tuple[Claim, ...]
+    unread: tuple[str, ...]
+
+    def evidence(self, root: Path | None = None) -> Evidence:
+        """All rows as evidence, their devices' limits from labkit's file and the lab's own."""
+        devices = read_devices(root)
+        return Evidence(
+            kind="claims",
+            name=self.path.name,
+            observations=tuple(row.observation(devices) for row in self.rows),
+            texts=tuple((row.id, row.texts["note"]) for row in self.rows if row.texts.get("note")),
+        )
+
+
+def read_claims(path: Path) -> Claims:
+    """The claims in a CSV. ParameterError, one line that names row and column, for a file with missing columns, a value
+    that is not a number, an unknown unit, an id that is there twice; nothing is changed."""
+    header, table = read_table(path)
+    places = Places(path)
+    places.columns = header
+    names = [SAME_COLUMN.get(plain := column_name(written), plain) for written in header]
+    if repeated := next((name for index, name in enumerate(names) if name in names[:index]), None):
+        both = " and ".join(written for written, name in zip(header, names, strict=True) if name == repeated)
+        raise places.fault(0, 1, both, f"they mean the same, {repeated}; keep one of them")
+    if missing := [name for name in REQUIRED if name not in names]:
+        raise places.fault(
+            0, 1, ", ".join(missing), f"missing; the columns are {', '.join((*OPTIONAL[:2], *REQUIRED))}"
+        )
+    claims: list[Claim] = []
+    seen: dict[str, int] = {}
+    for number, (line, cells) in enumerate(table, 1):
+        claim = claim_of(
+            places, number, line, dict(zip(names, cells, strict=True)), dict(zip(names, header, strict=True))
+        )
+        if claim.id in seen:
+            what = f"{claim.id!r} is the id of row {seen[claim.id]} already"
+            raise places.fault(number, line, "id", what)
+        seen[claim.id] = number
+        claims.append(claim)
+    unread = tuple(w for w, name in zip(header, names, strict=True) if name not in (*REQUIRED, *OPTIONAL))
+    return Claims(path, tuple(claims), unread)
+
+
+def claim_of(places: Places, row: int, line: int, cells: Mapping[str, str], written: Mapping[str, str]) -> Claim:
+    """One row, checked. ParameterError names it and the column that is wrong."""
+
+    def fault(column: str, error: str) -> ParameterError:
+        return places.fault(row, line, written.get(column, column), error)
+
+    def read(column: str, units: dict[str, float]) -> float | None:
+        try:
+            return number_of(cells.get(column, ""), units)
+        except ParameterError as error:
+            raise fault(column, str(error)) from None
+
+    for column in ("source", "metric"):
+        if not cells[column]:
+            raise fault(column, "it is empty; a claim says who made it and what was measured")
+    numbers = {name: read(name, units) for name, units in NUMBERS.items()}
+    if numbers["streams"] == 0 or numbers["tokens_per_pass_max"] == 0 or numbers["slots"] == 0:
+        column = next(name for name in ("streams", "tokens_per_pass_max", "slots") if numbers[name] == 0)
+        raise fault(column, "0 is not a count; leave it empty where it is not known")
+    value = read("value", {})
+    if value is None:
+        raise fault("value", f"{cells['value']!r} is no value; a claim without one is not a claim")
+    metric = metric_name(cells["metric"])
+    try:
+        factor = factor_to(metric, unit_of(cells["unit"]))
+    except ParameterError as error:
+        raise fault("unit", str(error)) from None
+    state = cells["cache"].lower()
+    if state not in CACHES and state not in ("", "unknown", "-", "?", "n/a"):
+        raise fault("cache", f"{cells['cache']!r} is not a state of a cache; use cold or warm, or leave it empty")
+    return Claim(
+        id=cells.get("id") or f"row {row}",
+        row=row,
+        texts=dict(cells),
+        numbers=numbers,
+        metric=metric,
+        value=value * factor,
+        rounding=half_digit(cells["value"]) * factor,
+        cache=CACHES.get(state),
+    )
+
+
+def column_name(written: str) -> str:
+    """A column's name in small letters, words joined by `_`, without a unit in brackets."""
+    return re.sub(r"[^a-z0-9]+", "_", re.sub(r"[(\[].*?[)\]]", "", written.lower())).strip("_")
+
+
+def metric_name(written: str) -> str:
+    """The registered metric that a name stands for, or the name itself where none does."""
+    name = re.sub(r"[^a-z0-9]+", "_", written.lower()).strip("_")
+    if numbered := NUMBERED.fullmatch(name):
+        return SAME_METRIC[numbered[1]]
+    if name.startswith("decode_spec"):
+        return "decode_tok_s"
+    return SAME_METRIC.get(name, name)
+
+
+def unknown_metric(name: str) -> str:
+    """Why nothing can be said of a metric that is not registered, with the nearest that are."""
+    near = difflib.get_close_matches(name, [*METRICS, *SAME_METRIC], n=2, cutoff=0.6)
+    return f"{name} is not a registered metric{' (near: ' + ', '.join(near) + ')' if near else ''}"
+
+
+def format_bytes(quantisation: str | None) -> float | None:
+    """Bytes a weight takes at the least by its format's definition; None for a mixture, or a name that is no format."""
+    name = (quantisation or "").lower().replace("-", "_").removesuffix("_m").removesuffix("_s")
+    return FORMATS.get(name)
+
+
+def operand_bits(quantisation: str | None) -> int | None:
+    """How many bits the operands of the products have at the least: as `W4A8` says of the activations, else as wide as
+    weights of 16 and 8 bits are; None where it is not known."""
+    name = (quantisation or "").lower()
+    if stated := ACTIVATIONS.search(name):
+        return int(stated[1])
+    each = format_bytes(quantisation)
+    if each is None or each < 1:
+        return None
+    return 16 if each >= 2 else 8
+
+
+def settings_of(text: str) -> dict[str, Any]:
+    """Settings written as `ub=512; draft=mtp`."""
+    pairs = [part.partition("=") for part in text.split(";") if "=" in part]
+    return {name.strip(): value.strip() for name, _, value in pairs}

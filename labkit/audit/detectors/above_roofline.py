@@ -1,0 +1,185 @@
+"""Above the roofline: what a rate implies, at the least, beyond what the device can do at the most."""
+
+import itertools
+from collections.abc import Iterator
+
+from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.notice import Notice
+from labkit.audit.physics import (
+    CACHE_FACTOR,
+    PREFILL_RATES,
+    Implied,
+    implied_bandwidth,
+    implied_rate,
+    number,
+    operations_per_token,
+    pass_bytes,
+    prefill_seconds,
+)
+from labkit.audit.registry import detector
+
+OVER = 1.02  # beyond the limit by more than limits are rounded
+OVER_MEASURED = 1.05
+APART = 1.5  # rungs nearer than this have no marginal rate worth the name
+KEEPS_RATE = ("decode", "mixed")
+NO_LIMIT = "a rate that the device's memory or arithmetic bounds"
+
+
+@detector(
+    "above-roofline",
+    1,
+    version=1,
+    title="Above the roofline",
+    explains=("littles-law", "faster-than-solo", "client-faster-than-server", "power-against-bandwidth"),
+    essential=True,
+)
+def above_roofline(evidence: Evidence) -> Iterator[Notice]:
+    """The least bytes a decode rate reads (active weights once a pass) against the memory's theoretical rate, the least
+    operations a rate of tokens takes against the fastest unit its operands fit, and the marginal rate between prompts at
+    least 1.5× apart. Beyond the theoretical rate by 2 % fails; beyond the device's own measured rate only warns."""
+    for one in evidence.observations:
+        yield judge(one)
+    for ladder in evidence.ladders("prompt_tokens", "depth"):
+        yield from judge_marginal(ladder)
+
+
+def judge(one: Observation) -> Notice:
+    """The notice on one cell or row: its gravest bound, or what is missing for any."""
+    if one.device is None:
+        name = f"the limits of {one.device_name}" if one.device_name else "the device"
+        if not one.measured_gb_s and not one.measured_tflop_s:
+            text = f"{one.subject} cannot be held against a device: {name} is not known"
+            return unjudged(one, text, (f"{name} (data/devices.toml)" if one.device_name else name,))
+    found = [notice for notice in (judge_memory(one), judge_arithmetic(one), judge_stated(one)) if notice is not None]
+    judged = [notice for notice in found if notice.outcome != "not assessable"]
+    if judged:
+        return max(judged, key=lambda notice: notice.gravity)
+    missing = tuple(dict.fromkeys(part for notice in found for part in notice.missing)) or (NO_LIMIT,)
+    return unjudged(one, f"{one.subject} cannot be held against the roofline: {', '.join(missing)} not known", missing)
+
+
+def unjudged(one: Observation, text: str, missing: tuple[str, ...]) -> Notice:
+    """That a row cannot be judged, and why."""
+    return Notice(outcome="not assessable", text=text, subject=one.subject, about=(one.subject,), missing=missing)
+
+
+def judge_memory(one: Observation) -> Notice | None:
+    """A decode rate against the memory; None for a rate that memory does not bound."""
+    if one.phase not in KEEPS_RATE:
+        return None
+    implied = implied_bandwidth(one)
+    if not implied:
+        return unjudged(one, f"{one.subject} implies no bandwidth", implied.missing)
+    return hold(one, implied, pass_bytes(one).value, "memory")
+
+
+def judge_stated(one: Observation) -> Notice | None:
+    """A bandwidth or a rate of operations that is stated itself."""
+    if (rate := one.low("achieved_gb_s")) is not None:
+        step = one.value("step_ms") or (one.value("kernel_us") or 0) / 1e3
+        size = one.pass_bytes or (one.metrics["achieved_gb_s"] * 1e9 * step / 1e3 if step else None)
+        if size is None and one.active_params and one.bytes_per_weight:
+            size = one.active_params * one.bytes_per_weight
+        return hold(one, Implied(rate, (f"{number(rate)} GB/s, as stated",)), size, "memory")
+    if (rate := one.low("achieved_gflop_s")) is not None:
+        return hold(one, Implied(rate / 1e3, (f"{number(rate / 1e3)} TFLOP/s, as stated",)), None, "arithmetic")
+    return None
+
+
+def judge_arithmetic(one: Observation) -> Notice | None:
+    """A rate of tokens against the device's units; a prompt declared warm was not computed."""
+    prefill = any(name in one.metrics for name in (*PREFILL_RATES, "ttft_s"))
+    if prefill and one.cache == "warm":
+        text = f"{one.subject} is declared warm: its rate counts tokens that were not computed"
+        return Notice(outcome="ok", text=text, subject=one.subject, about=(one.subject,))
+    implied = implied_rate(one)
+    if not implied:
+        return (
+            unjudged(one, f"{one.subject} implies no arithmetic", implied.missing) if one.phase == "prefill" else None
+        )
+    if one.phase in KEEPS_RATE and not prefill:  # far below the units' rate, so it says nothing where memory is unknown
+        over = hold(one, implied, None, "arithmetic")
+        return over if over.trouble else None
+    return hold(one, implied, None, "arithmetic")
+
+
+def hold(one: Observation, implied: Implied, size: float | None, what: str) -> Notice:
+    """Holds what is implied against the device's theoretical rate, then against its measured one."""
+    assert implied.value is not None
+    memory, about = what == "memory", (one.subject,)
+    unit = "GB/s" if memory else "TFLOP/s"
+    limit, words = (None, "")
+    if one.device is not None:
+        limit, words = one.device.memory_limit(one.memory_mhz) if memory else one.device.rate_limit(one.operand_bits)
+    measured = one.measured_gb_s if memory else max(one.measured_tflop_s.values(), default=None)
+    if limit is None and measured is None:
+        of = "memory" if memory else "arithmetic"
+        name = one.device.name if one.device else one.device_name or "its device"
+        return unjudged(one, f"the rate of {name}'s {of} is not known", (f"the {of} rate of {name}",))
+    lines = list(implied.lines)
+    kept = one.device.cache_bytes if memory and one.device is not None else None
+    if kept is not None:
+        if size is None:
+            return unjudged(one, f"{one.subject} does not say over how many bytes it ran", ("the bytes worked on",))
+        if size < CACHE_FACTOR * kept:
+            text = f"{one.subject} works on {number(size / 1e6)} MB, which a cache of {number(kept / 1e6)} MB can serve"
+            return unjudged(one, text, (f"a working set over {CACHE_FACTOR} times the cache",))
+    if limit is not None:
+        lines.append(f"limit: {words} = {number(limit)} {unit}; implied is {implied.value / limit:.0%} of it")
+        beyond = implied.value / limit
+        without_cache = beyond * (1 - kept / size) if kept and size else beyond  # were the cache never emptied
+        if without_cache > OVER:
+            text = (
+                f"{one.subject} is impossible as stated: it needs {number(implied.value)} {unit} of a device that does "
+                f"{number(limit)} {unit} at the most"
+            )
+            return Notice(outcome="fail", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
+    if measured is not None:
+        lines.append(f"measured here: {number(measured)} {unit}; implied is {implied.value / measured:.0%} of it")
+        if implied.value > OVER_MEASURED * measured:
+            text = (
+                f"{one.subject} implies {number(implied.value)} {unit}, beyond the {number(measured)} {unit} measured "
+                f"on this device"
+            )
+            return Notice(outcome="warn", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
+    share = implied.value / (limit if limit is not None else measured or 1)
+    text = f"{one.subject} implies {number(implied.value)} {unit}, {share:.0%} of the limit"
+    return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
+
+
+def judge_marginal(ladder: list[Observation]) -> Iterator[Notice]:
+    """The rate at which a longer prompt's further tokens were read, from two rungs of a ladder."""
+    rungs = [one for one in ladder if one.cache != "warm" and one.prompt_tokens and prefill_seconds(one) is not None]
+    for shorter, longer in itertools.pairwise(rungs):
+        if longer.device is None or not shorter.prompt_tokens or not longer.prompt_tokens:
+            continue
+        if longer.prompt_tokens < APART * shorter.prompt_tokens:
+            continue
+        brief, lengthy, each = prefill_seconds(shorter), prefill_seconds(longer), operations_per_token(longer)
+        limit, words = longer.device.rate_limit(longer.operand_bits)
+        if brief is None or lengthy is None or each.value is None or limit is None:
+            continue
+        tokens, seconds = longer.prompt_tokens - shorter.prompt_tokens, lengthy[1] - brief[0]
+        about = (shorter.subject, longer.subject)
+        if seconds <= 0:
+            lines: tuple[str, ...] = (
+                f"{number(longer.prompt_tokens)} tokens took {number(lengthy[1])} s at the most",
+                f"{number(shorter.prompt_tokens)} tokens took {number(brief[0])} s at the least",
+            )
+            text = f"{longer.subject} read {number(tokens)} tokens more than {shorter.subject} in no more time"
+            yield Notice(outcome="fail", text=text, subject=longer.subject, about=about, arithmetic=lines)
+            continue
+        rate = tokens / seconds
+        implied = rate * each.value / 1e12
+        lines = (
+            f"{number(tokens)} more tokens / ({number(lengthy[1])} s − {number(brief[0])} s) = {number(rate)} tok/s",
+            *each.lines,
+            f"{number(rate)} tok/s × {number(each.value / 1e9)} GFLOP = {number(implied)} TFLOP/s",
+            f"limit: {words}; implied is {implied / limit:.0%} of it",
+        )
+        if implied > OVER * limit:
+            text = (
+                f"the last {number(tokens)} tokens of {longer.subject} are impossible as computed: they need "
+                f"{number(implied)} TFLOP/s of a device that does {number(limit)} TFLOP/s at the most"
+            )
+            yield Notice(outcome="fail", text=text, subject=longer.subject, about=about, arithmetic=lines)

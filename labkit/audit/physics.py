@@ -1,0 +1,169 @@
+"""What a rate implies: the least bytes and operations behind it, with the arithmetic in words."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from labkit.audit.evidence import Observation
+
+CACHE_FACTOR = 4  # a working set below this many times the cache may have been read from the cache
+SURE_P = 1e-4  # how unlikely an honest record must be for a statistical detector to fail it
+THROUGHPUTS = ("decode_tok_s", "total_tok_s")  # of all streams together
+STREAM_RATES = ("stream_tok_s", "stream_max_tok_s", "server_decode_tok_s")  # of one stream
+PREFILL_RATES = ("prefill_tok_s", "server_prefill_tok_s")
+
+
+@dataclass(frozen=True)
+class Implied:
+    """A number that follows from an observation, at the least, with the lines that lead to it; None and what is missing
+    where it does not follow."""
+
+    value: float | None
+    lines: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.value is not None
+
+
+def bounds(one: Observation, metric: str) -> tuple[float, float] | None:
+    """The least and the most a metric was, sure at p = 1e-4: a published value by half of its last digit, repetitions by
+    the error of their median. None where it was not measured."""
+    low, high = one.low(metric), one.high(metric)
+    if low is None or high is None:
+        return None
+    series = one.series(metric)
+    if len(series) < 2:
+        return low, high
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(len(series) - 1, 1 - SURE_P)) * 1.2533 * spread(series) / math.sqrt(len(series))
+    return low - half, high + half
+
+
+def spread(series: Sequence[float]) -> float:
+    """The standard deviation of repetitions, robustly: 1.4826 times the median distance from their median, but at the
+    least what their range allows."""
+    centre = median(series)
+    robust = 1.4826 * median(abs(value - centre) for value in series)
+    return max(robust, (max(series) - min(series)) / (2 * math.sqrt(len(series))))
+
+
+def passes_per_second(one: Observation) -> Implied:
+    """Passes over the weights a second, at the least: the most that any of its rates and times gives. A pass gives every
+    resident stream at most `tokens_per_pass_max` tokens."""
+    found = [implied for implied in pass_rates(one) if implied]
+    if found:
+        return max(found, key=lambda implied: implied.value or 0.0)
+    missing = dict.fromkeys(part for implied in pass_rates(one) for part in implied.missing)
+    return Implied(None, (), tuple(missing) or ("a rate of tokens",))
+
+
+def pass_rates(one: Observation) -> Iterator[Implied]:
+    """Passes a second by each rate and time that was measured."""
+    tokens = one.tokens_per_pass_max
+    no_tokens = () if tokens else ("the most tokens a stream gets from one pass",)
+    said = f" / {number(tokens)} tokens a pass" if tokens and tokens != 1 else ""
+    if step := one.high("step_ms"):
+        yield Implied(1e3 / step, (f"1,000 / {number(step)} ms = {number(1e3 / step)} passes/s",))
+    for name in (*THROUGHPUTS, *STREAM_RATES, "tpot_s", "itl_s"):
+        if name not in one.metrics:
+            continue
+        streams = resident(one) if name in THROUGHPUTS else 1.0
+        if streams is None or not tokens:
+            yield Implied(None, (), (*no_tokens, *(() if streams else ("the number of streams",))))
+            continue
+        if name in ("tpot_s", "itl_s"):
+            time = one.high(name) or math.inf
+            yield Implied(1 / time / tokens, (f"1 / {number(time)} s{said} = {number(1 / time / tokens)} passes/s",))
+            continue
+        rate = max(one.low(name) or 0.0, 0.0)
+        among = f" / {number(streams)} streams" if name in THROUGHPUTS else ""
+        passes = rate / streams / tokens
+        yield Implied(passes, (f"{number(rate)} tok/s{among}{said} = {number(passes)} passes/s",))
+
+
+def resident(one: Observation) -> float | None:
+    """The most streams that can have decoded at once: no more than there are slots."""
+    if one.streams is None:
+        return None
+    return min(one.streams, one.slots) if one.slots else one.streams
+
+
+def pass_bytes(one: Observation) -> Implied:
+    """The bytes that one pass over the weights must at least read: of one token's active weights."""
+    if one.pass_bytes is not None:
+        return Implied(one.pass_bytes, (f"{number(one.pass_bytes / 1e9)} GB a pass, as recorded",))
+    if one.active_params is None or one.bytes_per_weight is None:
+        known = {"the active parameters": one.active_params, "the bytes of a weight": one.bytes_per_weight}
+        return Implied(None, (), tuple(name for name, value in known.items() if value is None))
+    found = one.active_params * one.bytes_per_weight
+    line = f"{number(one.active_params / 1e9)} × 10⁹ active weights × {number(one.bytes_per_weight)} bytes"
+    return Implied(found, (f"{line} = {number(found / 1e9)} GB a pass",))
+
+
+def implied_bandwidth(one: Observation) -> Implied:
+    """GB/s that a decode rate must at least have read the weights with."""
+    passes, size = passes_per_second(one), pass_bytes(one)
+    if passes.value is None or size.value is None:
+        return Implied(None, (), (*passes.missing, *size.missing))
+    found = passes.value * size.value / 1e9
+    last = f"{number(passes.value)} passes/s × {number(size.value / 1e9)} GB = {number(found)} GB/s"
+    return Implied(found, (*passes.lines, *size.lines, last))
+
+
+def operations_per_token(one: Observation) -> Implied:
+    """Operations that one token must at least take: a multiplication and an addition for each active weight."""
+    if one.flops_per_token is not None:
+        return Implied(one.flops_per_token, (f"{number(one.flops_per_token / 1e9)} GFLOP a token, as recorded",))
+    if one.active_params is None:
+        return Implied(None, (), ("the active parameters",))
+    found = 2 * one.active_params
+    line = f"2 × {number(one.active_params / 1e9)} × 10⁹ active weights = {number(found / 1e9)} GFLOP a token"
+    return Implied(found, (line,))
+
+
+def token_rate(one: Observation) -> Implied:
+    """Tokens a second that the device worked on, at the least, whatever the phase."""
+    for name in (*PREFILL_RATES, *THROUGHPUTS):
+        if (rate := one.low(name)) is not None:
+            return Implied(max(rate, 0.0), (f"{number(max(rate, 0.0))} tok/s",))
+    if (rate := one.low("stream_tok_s")) is not None:
+        return Implied(max(rate, 0.0), (f"{number(max(rate, 0.0))} tok/s of one stream",))
+    if (time := one.high("ttft_s")) and one.prompt_tokens:
+        found = one.prompt_tokens / time
+        return Implied(found, (f"{number(one.prompt_tokens)} tokens / {number(time)} s = {number(found)} tok/s",))
+    return Implied(None, (), ("a rate of tokens",))
+
+
+def implied_rate(one: Observation) -> Implied:
+    """TFLOP/s that a rate of tokens takes at the least."""
+    rate, each = token_rate(one), operations_per_token(one)
+    if rate.value is None or each.value is None:
+        return Implied(None, (), (*rate.missing, *each.missing))
+    found = rate.value * each.value / 1e12
+    last = f"{number(rate.value)} tok/s × {number(each.value / 1e9)} GFLOP = {number(found)} TFLOP/s"
+    return Implied(found, (*each.lines, last))
+
+
+def prefill_seconds(one: Observation) -> tuple[float, float] | None:
+    """The least and the most seconds that reading the prompt took, None where neither its time nor its rate is known."""
+    if (found := bounds(one, "ttft_s")) is not None:
+        return found
+    if one.prompt_tokens and (found := bounds(one, "prefill_tok_s")) is not None and found[0] > 0:
+        return one.prompt_tokens / found[1], one.prompt_tokens / found[0]
+    return None
+
+
+def number(value: float) -> str:
+    """A number as a line of arithmetic has it: four digits, thousands with commas."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 1e12:
+        return f"{value:.4g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    places = max(0, 3 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{min(places, 12)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,103 @@
+"""Above the roofline: the published batch figure is impossible, a plausible one stands, one without conditions is open."""
+
+import pytest
+from make_evidence import MISTRAL_7B, QWEN_27B, claims_of, measured, notices, observed
+
+ID = "above-roofline"
+
+
+@pytest.mark.quick
+def test_the_batch_figure_of_1724_tok_s_needs_767_gb_s_of_a_640_gb_s_card():
+    row = observed("decode_tok_s", 1724, "AMA b=32", streams=32, slots=32, **MISTRAL_7B)
+    (notice,) = notices(ID, claims_of(row))
+    assert pytest.approx(767, abs=1) == 1724 / 32 * 7.114e9 * 2 / 1e9
+    assert notice.outcome == "fail"
+    assert "766.5 GB/s" in notice.text
+    assert any("53.88 passes/s" in line for line in notice.arithmetic)
+    assert any("640 GB/s" in line and "120% of it" in line for line in notice.arithmetic)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("streams", "value", "gb_s"), [(1, 17, 242), (4, 60, 213), (8, 208, 370), (16, 619, 551)])
+def test_the_lower_rungs_of_the_same_ladder_are_possible_by_themselves(streams: int, value: float, gb_s: float):
+    (notice,) = notices(ID, claims_of(observed("decode_tok_s", value, streams=streams, **MISTRAL_7B)))
+    assert value / streams * 7.114e9 * 2 / 1e9 == pytest.approx(gb_s, rel=0.01)
+    assert notice.outcome == "ok"
+
+
+@pytest.mark.parametrize("unknown", ["streams", "tokens_per_pass_max", "active_params", "bytes_per_weight"])
+def test_a_rate_without_one_of_its_conditions_is_not_assessable_and_names_it(unknown: str):
+    fields = {"streams": 32.0, "tokens_per_pass_max": 1.0, **MISTRAL_7B, "quantisation": None, unknown: None}
+    (notice,) = notices(ID, claims_of(observed("decode_tok_s", 600, **fields)))
+    assert notice.outcome == "not assessable"
+    assert len(notice.missing) == 1
+
+
+def test_speculation_counts_the_tokens_of_a_pass():
+    # 27B of 16.5 GB, 88 tok/s with three drafts: 88 / 4 x 16.5 GB = 363 GB/s, where one token a pass would be 1,452.
+    fields = {"active_params": 24.7e9, "bytes_per_weight": 16.5 / 24.7, "streams": 1.0}
+    row = observed("decode_tok_s", 88, **fields | {"tokens_per_pass_max": 4.0})
+    assert [n.outcome for n in notices(ID, claims_of(row))] == ["ok"]
+    row = observed("decode_tok_s", 88, **fields | {"tokens_per_pass_max": 1.0})
+    assert [n.outcome for n in notices(ID, claims_of(row))] == ["fail"]
+
+
+def test_of_a_mixture_of_experts_only_the_active_ones_are_read():
+    # Qwen3-30B-A3B of 4.64 bits: 167.6 tok/s x 3.3e9 x 0.58 bytes = 321 GB/s; all 30e9 would be 2,916.
+    row = observed("decode_tok_s", 167.6, streams=1, active_params=3.3e9, bytes_per_weight=0.58)
+    (notice,) = notices(ID, claims_of(row))
+    assert notice.outcome == "ok"
+    assert any("320.8 GB/s" in line for line in notice.arithmetic)
+
+
+def test_a_prompt_read_faster_than_any_unit_multiplies_is_impossible_unless_declared_warm():
+    # 9B: 16 GFLOP a token x 222,971 tok/s = 3.57 PFLOP/s, on a card of 389 TFLOP/s with 8-bit operands
+    fields = {"device": "RX 9070 XT", "active_params": 8e9, "operand_bits": 8, "prompt_tokens": 48_400.0}
+    (cold,) = notices(ID, claims_of(observed("prefill_tok_s", 222_971, **fields)))
+    assert (cold.outcome, "3,568 TFLOP/s" in cold.text) == ("fail", True)
+    (warm,) = notices(ID, claims_of(observed("prefill_tok_s", 58_350, **fields, cache="warm")))
+    assert warm.outcome == "ok"
+
+
+def test_the_marginal_rate_between_two_depths_gives_a_shared_prefix_away():
+    # 32,167 tokens at 2,910 tok/s, then 60,329 at 4,760: the last 28,162 took 1.62 s = 17,400 tok/s = 817 TFLOP/s
+    rows = [
+        observed("prefill_tok_s", rate, f"{tokens} tokens", prompt_tokens=tokens, operand_bits=8, **QWEN_27B)
+        for tokens, rate in ((32_167, 2_910), (60_329, 4_760))
+    ]
+    fails = [notice for notice in notices(ID, claims_of(*rows)) if notice.outcome == "fail"]
+    assert len(fails) == 1
+    assert fails[0].about == ("32167 tokens", "60329 tokens")
+    assert "28,162 tokens" in fails[0].text
+    honest = [
+        observed("prefill_tok_s", rate, f"{tokens} tokens", prompt_tokens=tokens, operand_bits=8, **QWEN_27B)
+        for tokens, rate in ((32_167, 2_725), (60_329, 2_470))
+    ]
+    assert {notice.outcome for notice in notices(ID, claims_of(*honest))} == {"ok"}
+
+
+def test_a_higher_memory_clock_raises_the_limit():
+    # At 1,450 MHz this memory does 742 GB/s; 700 GB/s are then possible, and not at its own clock.
+    fields = {"streams": 1.0, "active_params": 7e9, "bytes_per_weight": 2.0}
+    assert notices(ID, claims_of(observed("decode_tok_s", 50, **fields)))[0].outcome == "fail"
+    assert notices(ID, claims_of(observed("decode_tok_s", 50, **fields, memory_mhz=1450.0)))[0].outcome == "ok"
+
+
+def test_what_fits_in_the_cache_is_not_held_against_the_memory():
+    row = observed("decode_tok_s", 9000, streams=1, active_params=1e8, bytes_per_weight=1.0)
+    (notice,) = notices(ID, claims_of(row))
+    assert notice.outcome == "not assessable"
+    assert "4 times the cache" in notice.missing[0]
+
+
+def test_beyond_the_rate_measured_on_the_device_only_warns():
+    cells = measured({1: {"step_ms": [20.0, 20.1, 19.9]}}, pass_bytes=10e9, measured_gb_s=450.0)
+    (notice,) = notices(ID, claims_of(*cells))
+    assert notice.outcome == "warn"
+    assert "450 GB/s measured" in notice.text
+
+
+def test_an_unknown_device_is_named_and_nothing_is_guessed():
+    (notice,) = notices(ID, claims_of(observed("decode_tok_s", 1724, device="Arc B580", streams=32, **MISTRAL_7B)))
+    assert notice.outcome == "not assessable"
+    assert "Arc B580" in notice.missing[0]
