@@ -60,7 +60,8 @@ def command(experiment: str, **o: Any) -> None:
     """
     from labkit.lab.lab import Lab
     from labkit.lab.night import check_night
-    from labkit.lab.sweep import Night, Sweep, read_duration
+    from labkit.lab.series import Night, read_duration
+    from labkit.lab.sweep import Sweep
 
     lab = Lab()
     budget = read_duration(o["budget"]) if o["budget"] else None
@@ -149,9 +150,9 @@ def begun(lab: "Lab", asked: "Asked", resume: bool, anew: bool) -> "SweepFile":
 
 def missing_of(lab: "Lab", file: "SweepFile") -> list[int]:
     """The points without a completed run."""
-    from labkit.lab.sweep_file import state_of
+    from labkit.lab.series import state_of
 
-    return [number for number, point in enumerate(file.points) if state_of(lab.root, point) != "completed"]
+    return [number for number, point in enumerate(file.points) if state_of(lab.root, point.run) != "completed"]
 
 
 def refuse(reasons: tuple[str, ...], dry_run: bool) -> None:
@@ -166,8 +167,8 @@ def refuse(reasons: tuple[str, ...], dry_run: bool) -> None:
 
 def how(lab: "Lab", o: dict[str, Any]) -> Any:
     """How the points are run, with what follows each."""
+    from labkit.lab.series import How
     from labkit.lab.settle import settle
-    from labkit.lab.sweep import How
 
     def finish(run: "StoredRun") -> None:
         settled = settle(lab.root, run.folder, ledger=not o["no_ledger"], page=not o["no_page"])

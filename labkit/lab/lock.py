@@ -32,6 +32,14 @@ class ProcessLock:
         except BlockingIOError:
             os.close(handle)
             return False
+        try:
+            same = os.fstat(handle).st_ino == os.stat(self.path).st_ino
+        except OSError:
+            os.close(handle)
+            raise
+        if not same:  # the holder removed the file as it ended, and another has begun
+            os.close(handle)
+            return False
         self.handle = handle
         return True
 

@@ -16,7 +16,8 @@ from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
 from labkit.lab.record import canonical_cell, read_record
 from labkit.lab.scope import device_words, model_words
-from labkit.lab.sweep_file import SweepFile, state_of
+from labkit.lab.series import state_of
+from labkit.lab.sweep_file import SweepFile
 
 
 def samples(
@@ -61,7 +62,7 @@ def effects_of(root: Path, file: SweepFile, levers: Mapping[str, Lever]) -> list
     """Every lever's effect from its first completed value to each other, at each setting of the other levers."""
     runs: list[tuple[dict[str, Any], StoredRun]] = []
     for point in file.points:
-        if point.run is not None and state_of(root, point) == "completed":
+        if point.run is not None and state_of(root, point.run) == "completed":
             folder = runs_folder(root) / point.run
             runs.append((point.values, StoredRun(read_record(folder), folder)))
     found: list[LeverEffect] = []

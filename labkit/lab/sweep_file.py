@@ -8,8 +8,9 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from labkit.errors import RunError
-from labkit.lab.folder import PARTIAL, runs_folder
+from labkit.lab.folder import runs_folder
 from labkit.lab.record import Frozen, read_record
+from labkit.lab.series import state_of
 
 
 class Point(Frozen):
@@ -66,25 +67,11 @@ def find_sweep(root: Path, definition: str) -> SweepFile | None:
     return read_sweep(found[-1]) if found else None
 
 
-def state_of(root: Path, point: Point) -> str:
-    """`missing` before a point has a run folder, else the state of its run."""
-    if point.run is None:
-        return "missing"
-    for name in (point.run, f"{PARTIAL}{point.run}"):
-        folder = runs_folder(root) / name
-        if folder.is_dir():
-            try:
-                return read_record(folder).state
-            except RunError:
-                return "damaged"
-    return "missing"
-
-
 def table(root: Path, file: SweepFile) -> list[dict[str, Any]]:
     """The sweep as rows: the values of a point, its state, its run, and the verdict where the run has one."""
     rows = []
     for point in file.points:
-        state, verdict = state_of(root, point), ""
+        state, verdict = state_of(root, point.run), ""
         if point.run is not None and state == "completed":
             record = read_record(runs_folder(root) / point.run)
             verdict = str((record.verdict or {}).get("outcome", ""))

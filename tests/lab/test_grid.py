@@ -8,7 +8,7 @@ from labkit.errors import ParameterError
 from labkit.lab.grid import points_of, read_grid
 from labkit.lab.levers import LEVERS
 from labkit.lab.parameters import read_parameters
-from labkit.lab.sweep import read_duration
+from labkit.lab.series import read_duration
 
 KNOWN = read_parameters(
     'batch = 1\nkv: str = "f16"\nwidths: list = [1, 2]\nrate = 1.5\nplanned = False\nnames = ["a"]\nlimit: int | None = None\n'
