@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from labkit.lab.effects import Sample, by_block, centre
 from labkit.lab.events import Claim, Number
 from labkit.lab.plan import Plan
-from labkit.lab.verdict import Sample, Verdict, by_block, centre
+from labkit.lab.verdict import Verdict
 from labkit.measure.metrics import METRICS
 
 QUANTITY = re.compile(

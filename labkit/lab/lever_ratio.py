@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from labkit.errors import ParameterError, RunError
+from labkit.lab.effects import by_block
 from labkit.lab.lever_effect import LeverEffect
 from labkit.lab.measurements import read_rows
 from labkit.measure import statistics
@@ -31,8 +32,6 @@ def welch(a: Sequence[float], b: Sequence[float]) -> Ratio:
 def paired_ratio(rows: Sequence[Any], name: str, cell: str, against: str, level: float) -> Ratio | None:
     """`cell` over `against` (canonical JSON), paired by the blocks that have both; None where no block has, or a sample
     is not positive."""
-    from labkit.lab.verdict import by_block
-
     try:
         ratios = statistics.paired_ratios(by_block(rows, name, cell), by_block(rows, name, against)).ratios
     except ParameterError:

@@ -139,6 +139,36 @@ class Rule(Declared):
     __str__ = __repr__
 
 
+class Anchor(Declared):
+    """What a driver or engine upgrade must leave alone: a metric of a pinned kernel, measured at `cell` once a block.
+
+    `pinned` says what is fixed about it (the hash of its SPIR-V, say): anchors of equal declaration are one anchor, and
+    their earlier sessions on a device tell how far the next may lie. `cell` is no cell of the plan. ParameterError for
+    what nobody could find again."""
+
+    metric: str
+    cell: Cell
+    pinned: str
+
+    @field_validator("metric")
+    @classmethod
+    def _registered(cls, value: str) -> str:
+        metric(value)
+        return value
+
+    @field_validator("cell", mode="before")
+    @classmethod
+    def _plain_cell(cls, value: Any) -> Any:
+        return checked_cell(value)
+
+    @field_validator("pinned")
+    @classmethod
+    def _said(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("say what is pinned, such as the SHA-256 of the kernel's SPIR-V")
+        return value.strip()
+
+
 class Plan(Declared):
     """An experiment before it runs. Stored with its hash before the first measurement.
 
@@ -161,10 +191,13 @@ class Plan(Declared):
     question: str = ""
     refuted_if: str = ""
     control: Cell | None = None
-    kind: Literal["exploratory", "confirmatory"] = "exploratory"
+    kind: Literal["exploratory", "confirmatory", "retrospective"] = "exploratory"
+    design: Literal["interleaved", "restarts"] = "interleaved"
+    warmup: Literal["counted", "left out"] = "counted"
     held: bool | None = None
     shape: dict[str, Any] | None = None
     negative_control: Rule | None = None
+    anchor: Anchor | None = None
     claim: str = ""
     seed: int = 0
 
@@ -232,6 +265,10 @@ class Plan(Declared):
             raise ValueError(
                 f"the negative control asks for {self.negative_control.comparison!r}; it must ask for 'same'"
             )
+        if self.anchor is not None and canonical_cell(self.anchor.cell) in known:
+            raise ValueError(
+                f"the anchor's cell {canonical_cell(self.anchor.cell)} is one of the cells; it stands apart"
+            )
         return self
 
     @property
@@ -266,6 +303,10 @@ class Plan(Declared):
             "control": cell_words(self.control) if self.control else "",
             "repetitions": str(self.repetitions),
             "kind": self.kind,
+            "design": "over restarts" if self.design == "restarts" else "",
+            "warm-up": "left out where the data show one" if self.warmup == "left out" else "",
+            "negative control": self.negative_control.words() if self.negative_control else "",
+            "anchor": f"{self.anchor.metric} at {cell_words(self.anchor.cell)}" if self.anchor else "",
             "hash": self.hash[:12],
         }
         return {name: text for name, text in facts.items() if text}

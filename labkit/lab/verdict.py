@@ -2,7 +2,6 @@
 
 import html
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -10,9 +9,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from labkit.errors import LedgerError, ParameterError
-from labkit.lab.plan import Plan, Rule, cell_words, read_plan, stored_hash
-from labkit.lab.record import canonical_cell
+from labkit.errors import LedgerError
+from labkit.lab.effects import NoData, Sample, effects, settled_rows
+from labkit.lab.plan import Plan, Rule, read_plan, stored_hash
 from labkit.measure import statistics
 from labkit.measure.metrics import metric
 
@@ -20,20 +19,6 @@ Outcome = Literal["confirmed", "refuted", "inconclusive", "invalid"]
 Strength = Literal["look", "session result", "finding"]
 PAIRS_FOR_A_RESULT = 10
 SESSIONS_FOR_A_FINDING = 3
-TREND_P = 0.001  # fires in 0.1 % of honest sessions, whatever drift the blocks cancel
-
-
-class Sample(Protocol):
-    """A row of `measurements.csv`."""
-
-    @property
-    def block(self) -> int: ...
-    @property
-    def cell(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def value(self) -> float: ...
 
 
 class Gate(Protocol):
@@ -49,9 +34,11 @@ class Verdict(BaseModel):
     """What a rule says of the samples. `effect` with `low` and `high` is the ratio, or the metric, with its interval.
 
     `values` are the ratio (or sample) of each of `blocks`; `pairs` counts them. `runs` is how many sessions are in it.
-    `logarithmic` tells that the interval was made on logarithms, so `effect` is a geometric mean. `notices` warn of a
-    trend through the session, outliers, or two groups: shown, never used to drop a sample. An *invalid* verdict has
-    no effect worth reading."""
+    `logarithmic` tells that the interval was made on logarithms, so `effect` is a geometric mean. `word` is what a
+    ratio's interval says whatever the rule asked: faster, slower, same (within 2 %, or the band the rule declares) or
+    undecided. `warmup` are the blocks left out as warm-up, where the plan says so. `notices` warn of a trend through the
+    session, outliers, or two groups: shown, never used to drop a sample. An *invalid* verdict has no effect worth
+    reading, and no word."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -71,6 +58,8 @@ class Verdict(BaseModel):
     runs: int = 1
     close: bool = False
     retrospective: bool = False
+    word: statistics.Word | Literal[""] = ""
+    warmup: tuple[int, ...] = ()
     blocks: tuple[int, ...] = ()
     values: tuple[float, ...] = ()
     notices: tuple[str, ...] = ()
@@ -95,9 +84,11 @@ class Verdict(BaseModel):
             "verdict": self.outcome,
             "strength": self.strength,
             "effect": self.number(),
+            "in a word": self.word,
             "rule": self.rule,
             "pairs" if self.ratio else "repetitions": f"{self.pairs} in {count(self.runs, 'session')}",
             "because": self.reason,
+            "left out": f"{count(len(self.warmup), 'block')} of warm-up, kept in the record" if self.warmup else "",
             "planned": "no: the rule is younger than the data (retrospective)" if self.retrospective else "",
             "notices": "; ".join(self.notices),
         }
@@ -132,53 +123,13 @@ def judge(
         "retrospective": retrospective,
     }  # fmt: skip
     try:
-        blocks, values = effects(rule, rows)
+        warm, warmup = settled_rows(plan, rows)
+        blocks, values = effects(rule, warm)
     except NoData as gap:
         return Verdict(outcome="invalid", strength="look", reason=str(gap), **common)
-    common |= {"blocks": blocks, "values": values}
+    common |= {"blocks": blocks, "values": values, "warmup": warmup}
     fault = gate_fault(rule, checks) or control_fault(plan, rows)
     return invalid(fault, values, common) if fault else settle_values(rule, values, common)
-
-
-class NoData(Exception):
-    """The samples the rule needs are not there; the text says which."""
-
-
-def effects(rule: Rule, rows: Sequence[Sample]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """(blocks, effect in each block): the paired ratios, or the metric itself. NoData says what is missing."""
-    a = by_block(rows, rule.metric, canonical_cell(rule.cell))
-    if not a:
-        raise NoData(f"no data: {rule.metric} was not measured at {cell_words(rule.cell)}")
-    if rule.against is None:
-        return tuple(sorted(a)), tuple(a[block] for block in sorted(a))
-    b = by_block(rows, rule.metric, canonical_cell(rule.against))
-    if not b:
-        raise NoData(f"no data: {rule.metric} was not measured at {cell_words(rule.against)}")
-    try:
-        pairs = statistics.paired_ratios(a, b)
-    except ParameterError as error:
-        raise NoData(f"no ratios of {rule.metric}: {error}") from None
-    if not pairs.blocks:
-        raise NoData(f"no data: no block has both {cell_words(rule.cell)} and {cell_words(rule.against)}")
-    return pairs.blocks, pairs.ratios
-
-
-def by_block(rows: Sequence[Sample], name: str, cell: str) -> dict[int, float]:
-    """Block → the cell's sample; several in one block make one, by their geometric mean (plain unless positive)."""
-    found: dict[int, list[float]] = defaultdict(list)
-    for row in rows:
-        if row.metric == name and row.cell == cell:
-            found[row.block].append(row.value)
-    return {block: centre(values) for block, values in found.items()}
-
-
-def centre(values: Sequence[float]) -> float:
-    """The geometric mean of positive values, else the arithmetic mean; one value is itself."""
-    if len(values) == 1:
-        return values[0]
-    if min(values) > 0:
-        return math.exp(math.fsum(map(math.log, values)) / len(values))
-    return math.fsum(values) / len(values)
 
 
 def gate_fault(rule: Rule, checks: Iterable[Gate] | None) -> str:
@@ -218,7 +169,7 @@ def settle_values(rule: Rule, values: Sequence[float], common: Mapping[str, Any]
     return Verdict(
         outcome=outcome, strength=strength_of(found.n), reason=reason, effect=found.estimate, low=found.low,
         high=found.high, method=found.method, logarithmic=logarithmic, pairs=found.n, close=close,
-        notices=warnings_of(scaled), **common,
+        word=word_of(rule, found), notices=warnings_of(scaled, logarithmic), **common,
     )  # fmt: skip
 
 
@@ -255,11 +206,20 @@ def decide(rule: Rule, found: statistics.Interval) -> tuple[Outcome, str, bool]:
     return "inconclusive", f"{subject} is partly within {band} and partly outside", False
 
 
-def warnings_of(values: Any) -> tuple[str, ...]:
+def word_of(rule: Rule, found: statistics.Interval) -> statistics.Word | Literal[""]:
+    """The word for a ratio's interval; nothing where the rule is of a metric itself."""
+    if not rule.ratio:
+        return ""
+    declared = rule.comparison in ("same", "different") and rule.limit == 1 and rule.margin > 0
+    margin = rule.margin if declared else statistics.MARGIN
+    return statistics.comparison_word(found.low, found.high, metric(rule.metric).better, margin)
+
+
+def warnings_of(values: Any, logarithmic: bool = True) -> tuple[str, ...]:
     """What looks odd in a session's effects, in their order: trend, outliers, two groups."""
     found = []
-    line = statistics.trend(values)
-    if line is not None and line.p < TREND_P:
+    line = statistics.trend_alarm(values, logarithmic)
+    if line is not None:
         found.append(f"the effect moves through the session (p = {line.p:.1g}): the blocks did not cancel the drift")
     if outliers := statistics.count_outliers(values):
         found.append(f"{count(outliers, 'outlier')} (modified z over 3.5), kept")
@@ -304,7 +264,7 @@ def pool(plan: Plan, sessions: Sequence[Sequence[float]], *, retrospective: bool
     return Verdict(
         outcome=outcome, strength=strength_of(pairs, len(results)), reason=reason, effect=found.estimate,
         low=found.low, high=found.high, method=found.method, logarithmic=logarithmic, pairs=pairs,
-        runs=len(results), close=close, **common,
+        runs=len(results), close=close, word=word_of(rule, found), **common,
     )  # fmt: skip
 
 

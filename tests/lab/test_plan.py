@@ -8,7 +8,7 @@ import pytest
 from ledger_runs import EIGHT, ONE, make_plan
 
 from labkit.errors import ParameterError
-from labkit.lab.plan import Plan, Rule, read_plan, stored_hash
+from labkit.lab.plan import Anchor, Plan, Rule, document_hash, read_plan, stored_hash
 
 pytestmark = pytest.mark.quick
 
@@ -61,7 +61,10 @@ def test_knob_order_and_number_types_of_numpy_do_not_change_a_plan() -> None:
         ({"cells": [ONE, {}]}, "is not a cell"),
         ({"cells": [ONE, {"width": 4}]}, r'rule.cell is {"width":8}, which is not among the cells'),
         ({"control": {"width": 3}}, r'control is {"width":3}, which is not among the cells'),
-        ({"kind": "hopeful"}, "Plan.kind is 'hopeful': input should be 'exploratory' or 'confirmatory'"),
+        ({"kind": "hopeful"}, "Plan.kind is 'hopeful': input should be 'exploratory', 'confirmatory' or 'retrospective'"),
+        ({"design": "at once"}, "Plan.design is 'at once': input should be 'interleaved' or 'restarts'"),
+        ({"warmup": "dropped"}, "Plan.warmup is 'dropped': input should be 'counted' or 'left out'"),
+        ({"anchor": {"metric": "read_gb_s", "cell": ONE, "pinned": "ab12"}}, "is one of the cells; it stands apart"),
         ({"experiment": "Batch decode!"}, "is not an experiment's name"),
         ({"colour": "red"}, "Plan.colour is not a field of a Plan"),
         ({"rule": {"metric": "decode_toks"}}, "'decode_toks' is not a registered metric; did you mean decode_tok_s"),
@@ -103,11 +106,33 @@ def test_a_negative_control_must_ask_for_the_same() -> None:
         make_plan(negative_control=Rule(**asked))
 
 
+def test_an_anchor_says_what_is_pinned_of_a_metric_there_is() -> None:
+    anchor = Anchor(metric="read_gb_s", cell={"anchor": "stream"}, pinned="ab12")
+    plan = make_plan(anchor=anchor, design="restarts", warmup="left out")
+    assert Plan.model_validate_json(plan.canonical()) == plan
+    assert plan.facts()["anchor"] == "read_gb_s at anchor=stream"
+    assert plan.facts()["design"] == "over restarts"
+    with pytest.raises(ParameterError, match="say what is pinned"):
+        Anchor(metric="read_gb_s", cell={"anchor": "stream"}, pinned=" ")
+    with pytest.raises(ParameterError, match="did you mean read_gb_s"):
+        Anchor(metric="read_gbs", cell={"anchor": "stream"}, pinned="ab12")
+
+
+def test_a_plan_of_an_earlier_version_reads_and_its_hash_stays_that_of_what_was_stored(tmp_path: Any) -> None:
+    new = ("design", "warmup", "anchor", "claim")
+    older = {name: value for name, value in make_plan().model_dump(mode="json").items() if name not in new}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(older))
+    assert read_plan(path) == make_plan()
+    assert stored_hash(path) == document_hash(older) != make_plan().hash
+
+
 @pytest.mark.parametrize(
     ("fields", "held"),
     [
         ({}, True),
         ({"kind": "exploratory"}, False),
+        ({"kind": "retrospective"}, False),
         ({"believed_because": ""}, False),
         ({"kind": "exploratory", "held": True}, True),
         ({"held": False}, False),

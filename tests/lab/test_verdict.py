@@ -165,6 +165,71 @@ def test_several_samples_of_a_cell_in_a_block_are_one_repetition() -> None:
     assert judge(make_plan(), doubled, PASSED).pairs == 10
 
 
+@pytest.mark.parametrize(
+    ("ratio", "metric", "word"),
+    [
+        (1.0, "decode_tok_s", "same"),
+        (1.05, "decode_tok_s", "faster"),
+        (0.95, "decode_tok_s", "slower"),
+        (0.95, "step_ms", "faster"),
+        (1.015, "decode_tok_s", "undecided"),
+    ],
+)
+def test_every_ratio_has_a_word_whatever_its_rule_asked(ratio: float, metric: str, word: str) -> None:
+    noise = 0.06 if word == "undecided" else 0.01
+    verdict = judge(make_plan(rule={"metric": metric}), rows(ratios_about(ratio, 10, noise), metric), PASSED)
+    assert (verdict.outcome, verdict.word) == ("refuted", word)
+    assert verdict.facts()["in a word"] == word
+
+
+def test_same_is_what_the_rule_declares_it_to_be_and_what_is_invalid_has_no_word() -> None:
+    assert judged(1.03, comparison="same", threshold=None, margin=0.05).word == "same"
+    assert judged(1.03, comparison="different", threshold=None, margin=0.01).word == "faster"
+    assert judge(make_plan(), rows([5.0] * 10), []).word == ""
+    assert judged(5.0, against=None, threshold=10.0).word == ""
+    assert pool(make_plan(), [ratios_about(5.0, 10)] * 3).word == "faster"
+
+
+def test_a_first_block_that_is_warm_up_counts_or_is_left_out_as_the_plan_says() -> None:
+    samples = rows([2.0, *ratios_about(5.0, 11)], base=1e6)
+    cold = [row._replace(value=row.value * (0.5 if row.block == 0 else 1)) for row in samples]
+    assert (judge(make_plan(), cold, PASSED).pairs, judge(make_plan(), cold, PASSED).warmup) == (12, ())
+    verdict = judge(make_plan(warmup="left out"), cold, PASSED)
+    assert (verdict.pairs, verdict.warmup, verdict.blocks) == (11, (0,), tuple(range(1, 12)))
+    assert "1 block of warm-up, kept in the record" in verdict.facts()["left out"]
+
+
+def test_over_restarts_each_start_settles_by_itself_and_is_one_repetition() -> None:
+    samples = []
+    for block in range(10):
+        for cell, rate in ((ONE, 20.0), (EIGHT, 100.0)):
+            for place, cold in enumerate((0.3, 0.6, 1.0, 1.001, 0.999, 1.0, 1.0, 1.001)):
+                samples.append(Measurement(block, place, json.dumps(cell, separators=(",", ":")), "decode_tok_s",
+                                           rate * cold * (1 + 0.002 * (block % 3)), ""))  # fmt: skip
+    only_one = [row for row in samples if not (row.cell == '{"width":1}' and row.order < 2)]
+    counted = judge(make_plan(design="restarts"), only_one, PASSED)
+    settled = judge(make_plan(design="restarts", warmup="left out"), only_one, PASSED)
+    assert (counted.pairs, settled.pairs) == (10, 10)
+    assert counted.effect is not None
+    assert counted.effect < 4.5  # the cold starts of the eight are in it
+    assert settled.effect == pytest.approx(5.0, rel=1e-3)
+    assert settled.warmup == tuple(range(10))
+
+
+def test_leaving_warm_up_out_makes_no_difference_where_there_is_none() -> None:
+    rng, alarms = np.random.default_rng(11), 0
+    plan = make_plan(warmup="left out", rule={"comparison": "same", "threshold": None, "margin": 0.02})
+    for noise in rng.normal(0, 0.01, (300, 10, 2)) - np.linspace(0, 0.03, 20).reshape(10, 2):
+        made = [
+            Measurement(block, 0, json.dumps(cell, separators=(",", ":")), "decode_tok_s", math.exp(one), "")
+            for block, pair in enumerate(noise)
+            for cell, one in zip((ONE, EIGHT)[:: 1 - 2 * (block % 2)], pair, strict=True)
+        ]
+        alarms += judge(plan, made, PASSED).word in ("faster", "slower")
+    print(f"A/A with 3 % drift, warm-up left out: called different {alarms / 300:.1%}")
+    assert alarms <= 21
+
+
 def test_a_run_that_drifts_apart_says_so_and_keeps_its_samples() -> None:
     rng = np.random.default_rng(0)
     ratios = list(5.0 * np.exp(0.01 * np.arange(12) + rng.normal(0, 0.002, 12)))

@@ -32,7 +32,7 @@ class MainNumber:
 
 def main_number(rows: Sequence[Measurement], rule: Rule) -> MainNumber | None:
     """Recomputes from the samples what `rule` judges, block by block; None when they do not give it."""
-    from labkit.lab.verdict import NoData, centre, effects
+    from labkit.lab.effects import NoData, centre, effects
 
     try:
         _, values = effects(rule, rows)

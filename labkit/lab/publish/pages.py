@@ -99,7 +99,7 @@ def run_page(
     folder."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
-    main = main_number(run.rows, run.plan.rule) if run.plan else None
+    main = main_number(run.rows, run.plan.rule) if run.plan and run.plan.warmup == "counted" else None
     has_notebook = run.notebook is not None
     notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
     checks = run.record.checks
