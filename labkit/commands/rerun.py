@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.option("--findings", is_flag=True, help="Every finding of the ledger that holds, by its newest run.")
 @click.option("-p", "assigned", nargs=2, multiple=True, metavar="NAME VALUE", help="Change a parameter (repeatable).")
 @click.option("--budget", metavar="TIME", help="How long it may take: 6h, 90m. What does not fit is not run.")
+@click.option("--here", is_flag=True, help="One RUN of another card on this one; say whether the two verdicts agree.")
 @click.option("--resume", is_flag=True, help="Take up the same request where it was left.")
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would run.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for each run.")
@@ -41,7 +42,10 @@ def command(targets: tuple[str, ...], **o: Any) -> None:
     if bool(targets) == o["findings"]:
         raise ParameterError("name runs or a SUITE.toml, or give --findings: one of these is run again")
     single = len(targets) == 1 and not targets[0].endswith(".toml")
-    if single and not (o["budget"] or o["resume"] or o["dry_run"]):
+    alone = single and not (o["budget"] or o["resume"] or o["dry_run"])
+    if o["here"] and not alone:
+        raise ParameterError("--here repeats one RUN, without --budget, --resume or --dry-run")
+    if alone:
         repeat(lab, targets[0], o)
         return
     name, questions, definition = asked_for(lab, targets, o)
@@ -51,6 +55,7 @@ def command(targets: tuple[str, ...], **o: Any) -> None:
 def repeat(lab: "Lab", run_id: str, o: dict[str, Any]) -> None:
     """One run again, with its report, and what changed since."""
     from labkit.lab.driver import run_experiment, stored_experiment, stored_overrides
+    from labkit.lab.here import compare_here, for_this_card
     from labkit.lab.parameters import set_parameters
     from labkit.lab.record import exit_code
     from labkit.lab.settle import report, settle
@@ -61,6 +66,8 @@ def repeat(lab: "Lab", run_id: str, o: dict[str, Any]) -> None:
     experiment = stored_experiment(lab, before.record)
     new = set_parameters(experiment.parameters, dict(o["assigned"]))
     overrides = stored_overrides(experiment, before.record, replaced=new) | new
+    if o["here"]:
+        overrides = for_this_card(overrides, new)
     run = run_experiment(
         lab,
         experiment,
@@ -78,6 +85,8 @@ def repeat(lab: "Lab", run_id: str, o: dict[str, Any]) -> None:
         say=lambda text: click.echo(text, err=True),
     )
     report(lab.root, run.folder, settled)
+    if o["here"] and run.record.state == "completed":
+        click.echo("\n".join(compare_here(before, run)), err=o["as_json"])
     if run.record.state == "completed":
         found = [changed(before, run)]
         tell(

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from ledger_runs import DEVICE, make_lab, make_plan, make_run
+from run_harness import ThrowawayLab
 
 from labkit.lab.here import compare_here, for_this_card
 from labkit.lab.lab import StoredRun
@@ -75,3 +76,17 @@ def test_runs_without_a_plan_answer_nothing(lab: Path) -> None:
     then, now = pair(lab, 5.0, 5.0)
     (now.folder / "plan.json").unlink()
     assert "no plan" in compare_here(then, now)[-1]
+
+
+def test_the_verb_repeats_one_run_and_says_how_the_cards_compare(tmp_path: Path) -> None:
+    throwaway = ThrowawayLab(tmp_path / "lab")
+    throwaway.run("sweep")
+    [first] = throwaway.runs.iterdir()
+    done = throwaway.lab("rerun", first.name, "--here", "--no-ledger", "--no-page")
+    assert done.returncode == 0, done.stderr
+    assert "cards: " in done.stdout
+    assert "no plan: without one a run answers no question" in done.stdout
+    assert len(list(throwaway.runs.iterdir())) == 2
+    refused = throwaway.lab("rerun", first.name, "--here", "--budget", "1h")
+    assert refused.returncode == 2
+    assert refused.stderr == "lab: --here repeats one RUN, without --budget, --resume or --dry-run\n"
