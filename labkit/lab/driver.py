@@ -17,6 +17,7 @@ from labkit.lab.experiments import Experiment, find_experiment
 from labkit.lab.folder import close_dead_runs, runs_folder
 from labkit.lab.kernel import make_scratch, remove_scratch, with_labkit
 from labkit.lab.lab import Lab, StoredRun
+from labkit.lab.parameters import set_parameters
 from labkit.lab.record import RunRecord, read_record
 from labkit.lab.redact import SECRET
 from labkit.lab.runner import Assignment
@@ -34,11 +35,11 @@ def run_experiment(
     quiet: bool = False,
     made: Callable[[RunRecord], None] = lambda record: None,
 ) -> StoredRun:
-    """Runs a notebook with `overrides` (already typed) and returns the closed record and its folder. `made` is told of
+    """Runs a notebook with `overrides` (values, not text) and returns the closed record and its folder. `made` is told of
     the record before anything is started, so that its name can be kept.
 
     RunError when the process could not even make the folder."""
-    overrides = dict(overrides or {})
+    overrides = set_parameters(experiment.parameters, {}, overrides)
     parameters = experiment.defaults() | overrides
     quick = parameters.get("quick")
     record = lab.new_record(

@@ -1,6 +1,7 @@
 """The life of a run's folder: made aside, renamed when final, taken up again, or closed for a process that died."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -61,6 +62,9 @@ class RunFolder:
         """Makes `.partial-<id>`, locked by this process before anyone can see it, with its first `run.json`."""
         runs = runs_folder(root)
         runs.mkdir(parents=True, exist_ok=True)
+        taken = RunError(f"there is a run called {record.id} already; start it again")
+        if (runs / record.id).exists():
+            raise taken
         aside = runs / f"{NEW}{record.id}"
         try:
             aside.mkdir()
@@ -72,7 +76,14 @@ class RunFolder:
         write_atomic(aside / "run.json", record.to_json())
         (aside / "log.txt").touch()
         path = runs / f"{PARTIAL}{record.id}"
-        aside.rename(path)
+        try:
+            aside.rename(path)
+        except OSError as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            lock.release()
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise taken from None
+            raise
         return cls(root, record.id, path, lock)
 
     @classmethod

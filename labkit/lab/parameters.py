@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import ParameterError
+from labkit.lab.record import plain_value
 from labkit.lab.redact import is_secret_name
 
 INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -48,10 +49,19 @@ class Parameter:
         return self._read(text, self.kind, self.default)
 
     def from_value(self, value: Any) -> Any:
-        """The value a typed source (JSON, Python) gives this parameter. ParameterError when the type is another."""
+        """The value a typed source (JSON, TOML, Python) gives this parameter. ParameterError when the type is another.
+
+        Paths become text and NumPy's numbers Python's; what JSON cannot hold, such as a date, is refused."""
+        value = plain_value(value)
         if value is None and (self.optional or self.default is None):
             return None
-        return self._fit(value, self.kind, self.default)
+        fitted = self._fit(value, self.kind, self.default)
+        if not storable(fitted):
+            raise ParameterError(
+                f"parameter {self.name} cannot hold {value!r}; numbers, text, true or false, None, lists and dicts of "
+                f"these can be stored: give it as text"
+            )
+        return fitted
 
     def _read(self, text: str, kind: type | None, like: Any) -> Any:
         if kind is str:

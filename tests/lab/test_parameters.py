@@ -1,9 +1,11 @@
 """Parameters: read from a notebook's cell, and set from text and files, typed by the notebook's own defaults."""
 
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from labkit.errors import ParameterError
@@ -220,3 +222,46 @@ def test_a_parameter_file_that_cannot_be_read_says_why(tmp_path: Path, name: str
 def test_a_missing_parameter_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"cannot read the parameter file .*gone\.json"):
         read_parameter_file(tmp_path / "gone.json", KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("path", Path("models/a.gguf"), "models/a.gguf"),
+        ("width", np.int64(8), 8),
+        ("rate", np.float32(0.5), 0.5),
+        ("rate", 3, 3.0),
+        ("quick", np.bool_(False), False),
+        ("widths", np.array([1, 2]), [1, 2]),
+        ("widths", (1, 2), [1, 2]),
+        ("pair", (3, 4), [3, 4]),
+        ("options", {"a": {"b": [1, None, "é"]}}, {"a": {"b": [1, None, "é"]}}),
+        ("anything", [Path("a"), np.int8(1)], ["a", 1]),
+        ("options", {1: "a"}, {"1": "a"}),
+        ("model", None, None),
+    ],
+)
+def test_values_from_python_become_what_a_record_can_hold(name: str, given: Any, value: Any) -> None:
+    found = KNOWN[name].from_value(given)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "says"),
+    [
+        ("sha", datetime(2026, 12, 1, tzinfo=UTC), "parameter sha takes text, not datetime.datetime"),
+        (
+            "anything",
+            datetime(2026, 12, 1, tzinfo=UTC),
+            "parameter anything cannot hold datetime.datetime.*give it as text",
+        ),
+        ("anything", {"a": {1, 2}}, "parameter anything cannot hold"),
+        ("width", True, "takes a whole number, not True"),
+        ("width", np.float64(8), "takes a whole number, not 8.0"),
+        ("empty", [b"bytes"], "parameter empty cannot hold"),
+    ],
+)
+def test_values_that_a_record_cannot_hold_are_refused(name: str, given: Any, says: str) -> None:
+    with pytest.raises(ParameterError, match=says):
+        KNOWN[name].from_value(given)

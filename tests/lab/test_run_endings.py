@@ -127,6 +127,24 @@ def test_stopping_lab_run_closes_the_record_and_stops_the_kernel(lab: ThrowawayL
     run.assert_nothing_survives()
 
 
+def test_a_run_that_was_stopped_resumes_with_what_it_lacks(lab: ThrowawayLab) -> None:
+    run = lab.start("sweep", "-p", "hang_after", "4").wait_for("measured {'width': 1} 1")
+    run.kill("lab", signal.SIGTERM)
+    code, errors = run.end()
+    record, folder = lab.only_run()
+    assert (code, record["state"]) == (1, "killed")
+    assert f"next: ./lab run --resume {record['id']} measures what is missing" in errors
+    before = (folder / "measurements.csv").read_text()
+    assert len(before.splitlines()) == 1 + 4
+    resumed = lab.run("--resume", record["id"])
+    assert resumed.returncode == 0, resumed.stderr
+    again, folder = lab.only_run()
+    assert (again["id"], again["state"]) == (record["id"], "completed")
+    after = (folder / "measurements.csv").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 1 + 9
+
+
 def test_killing_lab_run_still_closes_the_record(lab: ThrowawayLab) -> None:
     run = lab.start("trouble", "-p", "trouble", "hang").wait_for("before the trouble")
     run.kill("lab")

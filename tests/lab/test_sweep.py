@@ -239,3 +239,15 @@ def test_a_finished_sweep_writes_what_its_lever_did_to_levers_md_once(lab: Throw
     for words in ("widths=[1] | widths=[4]", "decode_tok_s | 3.7", "faster", "3 and 3 blocks, one run each"):
         assert words in rows[0]
     assert lab.lab("ledger", "verify").returncode == 0
+
+
+def test_a_point_whose_process_dies_is_not_run_again_by_itself_and_the_next_are(lab: ThrowawayLab) -> None:
+    process = start(lab, *THREE, "-p", "pause_s", "0.4", "--no-ledger")
+    eventually(lambda: any((partial / "measurements.csv").exists() for partial in lab.partials()), 30)
+    (partial,) = [path for path in lab.partials() if path.name.startswith(".partial")]
+    os.kill(runner_of(partial), signal.SIGKILL)
+    _, errors = process.communicate(timeout=40)
+    assert process.returncode == 1
+    assert "  killed: the run's process was killed in cell" in errors
+    assert [read(folder / "run.json")["state"] for folder in lab.folders()] == ["killed", "completed", "completed"]
+    assert [point["run"] for point in sweep_files(lab)[0]["points"]] == [folder.name for folder in lab.folders()]
