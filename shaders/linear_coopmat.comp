@@ -65,12 +65,12 @@ layout(push_constant, std430) uniform Push {
 };
 
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { float16_t v[]; };
+const uint SUBGROUPS = SR * SC * SK;
+const uint STAGED = DIRECT ? 1 : SUBGROUPS * FC * CM * CN;
 #include "carried_norm.glsl"
 
-const uint SUBGROUPS = SR * SC * SK;
 const uint ROWS = FR * CM;                 // of W, a subgroup
 const uint TILES = (ROWS + TILE - 1) / TILE;
-shared float stage[DIRECT ? 1 : SUBGROUPS * FC * CM * CN];
 #if !defined(WEIGHT_F16)
 // A unit is 512 bytes of codes: one tile of 16 or 8 bits, or two neighbouring ones of 4 (of K-quants, the lower 4 bits of
 // two runs); 16 bytes a lane of 32.
@@ -295,8 +295,8 @@ void main() {
                 if (EACH_ROWS == 2) other += stage[own + p * FC * CM * CN + at + 1];                                \
             }                                                                                                       \
             if (CARRIED) {                                                                                          \
-                total *= factors[sc * FC * CN + at / CM];                                                           \
-                other *= factors[sc * FC * CN + at / CM];                                                           \
+                total *= FACTOR(sc * FC * CN + at / CM);                                                           \
+                other *= FACTOR(sc * FC * CN + at / CM);                                                           \
             }                                                                                                       \
             float square = 0.0;                                                                                     \
             if (row < n && col < rows) {                                                                            \

@@ -63,10 +63,10 @@ layout(push_constant, std430) uniform Push {
 };
 
 layout(buffer_reference, std430, buffer_reference_align = 2) buffer Halves { float16_t v[]; };
+const uint STAGED = SR * SC * SK * FC * CM * CN;
 #include "carried_norm.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Pairs { f16vec2 v[]; };
 
-shared float stage[SR * SC * SK * FC * CM * CN];
 #if defined(WEIGHT_F16)
 const uint VECS = 2, STEPS = 2;
 #elif defined(WEIGHT_Q4)
@@ -213,8 +213,8 @@ void main() {
                 if (EACH_ROWS == 2) other += stage[own + p * FC * CM * CN + AT(at + 1)];                            \
             }                                                                                                       \
             if (CARRIED) {                                                                                          \
-                total *= factors[sc * FC * CN + at / CM];                                                           \
-                other *= factors[sc * FC * CN + at / CM];                                                           \
+                total *= FACTOR(sc * FC * CN + at / CM);                                                           \
+                other *= FACTOR(sc * FC * CN + at / CM);                                                           \
             }                                                                                                       \
             float square = 0.0;                                                                                     \
             if (row < n && col < rows) {                                                                            \

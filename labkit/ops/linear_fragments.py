@@ -42,8 +42,8 @@ class Fragments:
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory a workgroup takes: the sums of one row of fragments, and two words where no norm is carried."""
-        return self.sr * self.sc * self.sk * self.fc * M * N * 4 + 8
+        """Shared memory a workgroup takes: the sums of one row of fragments."""
+        return self.sr * self.sc * self.sk * self.fc * M * N * 4
 
 
 def fragments_lack(device: Device, layout: str, n: int, k: int) -> str:

@@ -5,7 +5,7 @@
 // reader takes f' out again. Beyond +-65504 they are clamped.
 //
 // carried: float32 f [2][CARRIED_ROWS], by turns of norms, then squares [width / CM][CARRIED_ROWS]: a sum for CM elements.
-// Needs CM, SC, FC, CN and LOCAL, and the push constants y, table, cache_k, n, y_stride, carried, slot and eps. `slot` bit 0:
+// Needs CM, SC, FC, CN, LOCAL and STAGED (floats the kernel stages), and the push constants y, table, cache_k, n, y_stride, carried, slot and eps. `slot` bit 0:
 // whose turn; bit 1: this product is the first that reads the norm, and leaves its factor.
 layout(constant_id = 27) const uint CARRY = 0;        // ADD: 1 + the ORDER of the tiles left; the pointers of ROPE_KV, which
                                                       // ADD has no use for, are then gain (table) and tiles (cache_k)
@@ -14,8 +14,9 @@ layout(constant_id = 29) const uint CARRIED_ROWS = 8;  // of x, rounded up to 8:
 const uint CARRIED_COLS = SC * FC * CN;  // rows of x a workgroup takes
 const uint SEGMENTS = LOCAL / CARRIED_COLS > 64 ? 64 : (LOCAL + CARRIED_COLS - 1) / CARRIED_COLS;
 const uint AT_ONCE = 8;  // loads in flight: one after the other they would take longer than a norm
-shared float segments[CARRIED ? SEGMENTS * CARRIED_COLS : 1];
-shared float factors[CARRIED ? CARRIED_COLS : 1];
+shared float stage[STAGED + (CARRIED ? (SEGMENTS + 1) * CARRIED_COLS : 0)];  // the kernel's own, then what follows
+#define SEGMENT(item) stage[STAGED + (item)]
+#define FACTOR(c) stage[STAGED + SEGMENTS * CARRIED_COLS + (c)]
 
 // The squares of the workgroup's rows, SEGMENTS sums of each, and what the tiles were multiplied with.
 void gather_squares(uint first_col, uint width) {
@@ -28,8 +29,8 @@ void gather_squares(uint first_col, uint width) {
                 part[i] = carried.v[(2 + min(p + i * SEGMENTS, width / CM - 1)) * CARRIED_ROWS + r];
             [[unroll]] for (uint i = 0; i < AT_ONCE; i++) sum += p + i * SEGMENTS < width / CM ? part[i] : 0.0;
         }
-        segments[item] = sum;
-        if (item < CARRIED_COLS) factors[item] = carried.v[((slot & 1) ^ 1) * CARRIED_ROWS + r];
+        SEGMENT(item) = sum;
+        if (item < CARRIED_COLS) FACTOR(item) = carried.v[((slot & 1) ^ 1) * CARRIED_ROWS + r];
     }
 }
 
@@ -38,10 +39,10 @@ void settle_factors(uint first_col, uint rows_of_x, uint width) {
     barrier();
     for (uint c = gl_LocalInvocationIndex; c < CARRIED_COLS; c += LOCAL) {
         float total = 0.0;
-        [[unroll]] for (uint s = 0; s < SEGMENTS; s++) total += segments[s * CARRIED_COLS + c];
+        [[unroll]] for (uint s = 0; s < SEGMENTS; s++) total += SEGMENT(s * CARRIED_COLS + c);
         const float factor = 1.0 / sqrt(total / float(width) + eps);
         if ((slot & 2) != 0 && gl_WorkGroupID.x == 0 && first_col + c < rows_of_x) carried.v[(slot & 1) * CARRIED_ROWS + first_col + c] = factor;
-        factors[c] = factor / factors[c];
+        FACTOR(c) = factor / FACTOR(c);
     }
 }
 

@@ -77,7 +77,7 @@ def test_every_slot_decodes_at_full_depth_and_no_program_outgrows_the_scratch(
     import labkit.engine.executor as executor_module
 
     monkeypatch.setattr(executor_module, "SCRATCH_ROW_SPLITS", 100)
-    with Engine(tiny("odd-q4_1").model, device, slots=slots, context=context) as engine:
+    with Engine(tiny("odd-q4_1").model, device, slots=slots, context=context, arithmetic="exact") as engine:
         executor, c = engine.executor, engine.model.config
         room = executor.partial.nbytes // (c.heads * (c.head_dim + 2) * 4)
         for depth in range(1, context + 1):
