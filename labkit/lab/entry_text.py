@@ -48,6 +48,7 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Sessions", sessions_words(entry)),
             ("Measured elsewhere", "; ".join(imported_words(event) for event in entry.events if event.imported_sha256)),
             ("Does not count", "; ".join(invalid_words(item) for item in entry.invalid)),
+            ("Left out", left_out(newest)),
             ("Notices", md("; ".join(newest.verdict.notices))),
             *(("Waived", md(f"{w.fault} of {w.run}, {w.day}: {w.reason}")) for w in entry.waivers),
             *(("Correction", md(f"{c.day}: {c.text}")) for c in entry.corrections),
@@ -90,10 +91,11 @@ def what_was_found(entry: Entry) -> str:
         "sessions": "t interval of the session means",
         "hull": "the interval that spans both sessions'",
         "none": "no interval",
-    }[verdict.method]
+    }.get(verdict.method, verdict.method)
     how += " on logarithms" if verdict.logarithmic and verdict.method in ("t", "sessions") else ""
     unit = "pair" if verdict.ratio else "repetition"
-    end = f"is **{verdict.number()}** ({100 * verdict.level:g} %, {how}); {count(verdict.pairs, unit)} in "
+    word = f": *{verdict.word}*" if verdict.word else ""
+    end = f"is **{verdict.number()}**{word} ({100 * verdict.level:g} %, {how}); {count(verdict.pairs, unit)} in "
     end += count(verdict.runs, "session") + (f": a {verdict.strength}" if verdict.decided else ", not settled")
     end += ", *retrospective*: the rule is younger than the data." if verdict.retrospective else "."
     return end + (" It was close: the margin reaches the threshold." if verdict.close else "")
@@ -121,6 +123,12 @@ def numbers_table(event: EntryEvent) -> str:
     head = [f"| cell | {metric}{'' if unit == '1' else f' ({unit})'} | blocks |", "|---|---|---|"]
     body = [f"| {md(cell_words(json.loads(n.cell)))} | {figure(n.value)} | {n.n} |" for n in rows]
     return "\n".join([*head, *body])
+
+
+def left_out(event: EntryEvent) -> str:
+    """The blocks of warm-up that the plan let the data leave out."""
+    blocks = len(event.verdict.warmup)
+    return f"{count(blocks, 'block')} of warm-up, kept in the record" if blocks else ""
 
 
 def figure(value: float) -> str:
