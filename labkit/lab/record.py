@@ -105,6 +105,24 @@ class Resumption(Frozen):
     reason: str
 
 
+class Change(Frozen):
+    """A field of a plan that an edit changed, `rule.threshold`, with both values as JSON."""
+
+    field: str
+    before: str
+    after: str
+
+
+class Deviation(Frozen):
+    """An edit of a plan that was stored already: what differs from the plan as first stored, which the run is still
+    judged by; when it came, and after how many samples. `plan_hash` is the edited plan's."""
+
+    utc: str
+    samples: int
+    plan_hash: str
+    changes: tuple[Change, ...]
+
+
 class RunRecord(Frozen):
     """Everything that is known of a run but its samples. Times are UTC; the host has no name in it."""
 
@@ -120,6 +138,7 @@ class RunRecord(Frozen):
     plan_hash: str | None = None
     exploratory: bool = True
     retrospective: bool = False  # the plan came after the first measurement
+    deviations: tuple[Deviation, ...] = ()
     interactive: bool = False  # run by hand in a notebook, not by `lab run`
     quick: bool | None = None
     device: dict[str, Any] | None = None

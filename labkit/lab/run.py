@@ -5,7 +5,7 @@ import contextlib
 import html
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pandas
 
     from labkit.lab.lab import Lab
+    from labkit.lab.plan import Rule
 
 
 class Run:
@@ -58,6 +59,7 @@ class Run:
         self._display: ProgressDisplay | None = None
         self._watch: DeviceWatch | None = None
         self._redactor = Redactor()
+        self._told: dict[str, Any] = {}  # the device and the model as they were described
         self._rows: list[Measurement] = read_rows(path / "measurements.csv") if path else []
         self._order = self._rows[-1].order + 1 if self._rows else 0
         started = datetime.fromisoformat(record.started)
@@ -95,6 +97,21 @@ class Run:
         """What is known so far, as `run.json` has it."""
         return self._draft if self._path is None else read_record(self._path)
 
+    @property
+    def samples(self) -> tuple[Measurement, ...]:
+        """The samples so far, in the order they were measured."""
+        return tuple(self._rows)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The device and the model as they were described: what `describe` takes again."""
+        return dict(self._told)
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for a device that is in use, instead of refusing."""
+        return self._wait
+
     def elapsed(self, at: float | None = None) -> float:
         """Seconds since the run's start; `at` is a reading of `time.perf_counter()`, now when left out.
 
@@ -106,7 +123,8 @@ class Run:
     def plan(self, plan: Any) -> "Run":
         """Stores the plan and its hash, before the first measurement; later, the record says *retrospective*.
 
-        RunError when the run already holds another plan, ParameterError for a plan of another experiment, or over a
+        A run keeps the plan it was given first, and is judged by it: another plan is kept as a *deviation*, which says
+        what it changes, when, and after how many samples. ParameterError for a plan of another experiment, or over a
         lever that is not declared or cannot act at this workload."""
         path = self._open()
         document, plan_hash = plan_document(plan)
@@ -115,13 +133,22 @@ class Run:
         known = read_record(path).plan_hash
         if known == plan_hash:
             return self
-        if known is not None:
-            raise RunError(
-                f"the run {self.id} has a plan already ({known[:12]}); a changed plan needs a run of its own"
-            )
         check_plan(plan, self.parameters, known_levers(self.lab.root))
+        if known is not None:
+            return self._deviate(path, plan)
         write_atomic(path / "plan.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        self._update(plan_hash=plan_hash, exploratory=False, retrospective=bool(self._rows))
+        known_data = bool(self._rows) or document.get("kind") == "retrospective"
+        self._update(plan_hash=plan_hash, exploratory=False, retrospective=known_data)
+        return self
+
+    def _deviate(self, path: Path, plan: Any) -> "Run":
+        from labkit.lab.deviations import deviation
+        from labkit.lab.plan import read_plan
+
+        found = deviation(read_plan(path / "plan.json"), plan, len(self._rows))
+        kept = read_record(path).deviations
+        if found is not None and not (kept and kept[-1].plan_hash == found.plan_hash):
+            self._update(deviations=(*kept, found))
         return self
 
     def describe(
@@ -133,6 +160,7 @@ class Run:
         are kept as notes, `clock="fixed at 2.4 GHz"`."""
         path = self._open()
         fields: dict[str, Any] = {}
+        self._told |= {name: thing for name, thing in (("device", device), ("model", model)) if thing is not None}
         if device is not None:
             fields["device"] = described = self._redactor.value(plain_value(description(device, "device")))
             self._hold(str(described.get("uuid") or described.get("name") or "unnamed"))
@@ -175,6 +203,18 @@ class Run:
         self._rows += rows
         self._order += 1
         return self
+
+    def warm_up(
+        self, cell: Mapping[str, Any], measure: Callable[[], Mapping[str, float] | float], metric: str, most: int = 50
+    ) -> int:
+        """Repeats `measure` at the measured shape until `metric` has settled, and returns how often that was.
+
+        `measure` returns the metrics by id, or the metric alone. Where it settles the data say (see
+        `statistics.settled`). The repetitions are kept in `warmup.csv`, apart from the samples, and decide nothing;
+        where `most` were not enough the record notes it. ParameterError as in `measure`."""
+        from labkit.lab.warming import warm_up
+
+        return warm_up(self, cell, measure, metric, most)
 
     def request(self, *, block: int, cell: Mapping[str, Any], **row: Any) -> "Run":
         """Appends one request to `requests.jsonl`; times in seconds since the run's start (see `elapsed`)."""
@@ -236,6 +276,25 @@ class Run:
         self._close(state, self._redactor.text(reason))
         return self._path
 
+    def promote(
+        self,
+        belief: str,
+        rule: "Rule | None" = None,
+        *,
+        metric: str | None = None,
+        control: Mapping[str, Any] | None = None,
+        repetitions: int = 10,
+        measure: "Callable[[dict[str, Any]], Mapping[str, float] | float] | None" = None,
+        **plan: Any,
+    ) -> "Run":
+        """Repeats what this run without a plan found, as a planned run of its own, which is returned; see
+        `labkit.lab.promote.promote`."""
+        from labkit.lab.promote import promote
+
+        return promote(
+            self, belief, rule, metric=metric, control=control, repetitions=repetitions, measure=measure, **plan
+        )
+
     def close(self) -> None:
         """Ends a run by hand that is not concluded; one that stored nothing leaves nothing."""
         if not self.attached and not self.closed:
@@ -275,6 +334,7 @@ class Run:
             "run": record.id,
             "state": f"{record.state}{': ' + record.reason if record.reason else ''}",
             "plan": "none (exploring)" if record.plan_hash is None else record.plan_hash[:12],
+            **({"deviations": len(record.deviations)} if record.deviations else {}),
             "device": (record.device or {}).get("name", "not described"),
             "samples": len(self._rows),
             "checks": ", ".join(f"{c.name}: {'passed' if c.passed else 'FAILED'}" for c in record.checks) or "none",

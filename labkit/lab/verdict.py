@@ -271,12 +271,16 @@ def pool(plan: Plan, sessions: Sequence[Sequence[float]], *, retrospective: bool
 def judge_folder(folder: Path) -> Verdict:
     """The verdict on the run in `folder`, by its own plan.json, measurements.csv and run.json.
 
-    Invalid when plan.json is not the plan whose hash the record holds. ParameterError without a readable plan."""
+    Its notices tell of every deviation from the plan. Invalid when plan.json is not the plan whose hash the record
+    holds. ParameterError without a readable plan."""
+    from labkit.lab.deviations import deviation_words
     from labkit.lab.measurements import read_rows
     from labkit.lab.record import read_record
 
     plan, record = read_plan(folder / "plan.json"), read_record(folder)
     verdict = judge(plan, read_rows(folder / "measurements.csv"), record.checks, retrospective=record.retrospective)
+    notices = (*verdict.notices, *map(deviation_words, record.deviations))
+    verdict = verdict.model_copy(update={"notices": notices})
     if record.plan_hash != stored_hash(folder / "plan.json"):
         changed = "plan.json was changed after it was declared: its hash is not the record's"
         return verdict.model_copy(update={"outcome": "invalid", "reason": changed})

@@ -280,6 +280,18 @@ def warmup_length(values: ArrayLike, window: int = 3, tolerance: float = 0.01) -
     return int(restless[-1]) + window - 1
 
 
+def settled(values: ArrayLike, window: int = 3, tolerance: float = 0.01) -> bool:
+    """Whether repetitions taken so far have come to rest: the median of the last `window` is that of the window before
+    within `tolerance` of it, or each window's median lies among the other's values. Not before two windows."""
+    data = np.asarray(values, dtype=np.float64)
+    if len(data) < 2 * window:
+        return False
+    last, before = data[-window:], data[-2 * window : -window]
+    now, then = float(np.median(last)), float(np.median(before))
+    mixed = last.min() <= then <= last.max() and before.min() <= now <= before.max()
+    return bool(mixed or abs(then - now) <= tolerance * abs(now))
+
+
 def two_groups(values: ArrayLike) -> bool:
     """Whether repetitions fall into two groups: the best split in two (each at least a fifth of the values) leaves
     less of the variance within the groups than it does in 1 of 200 normal samples of that size.

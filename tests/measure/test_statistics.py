@@ -219,6 +219,24 @@ def test_warm_up_is_what_precedes_the_settled_median(values: list[float], droppe
 
 
 @pytest.mark.quick
+def test_repetitions_settle_soon_under_noise_and_not_while_they_move() -> None:
+    rng = np.random.default_rng(12)
+    needed, late = [], []
+    for noise in rng.normal(0, 0.05, (500, 50)):
+        needed.append(next((n for n in range(51) if statistics.settled(1 + noise[:n])), 51))
+        cold = (1 + 0.2 * noise) * (1 - 0.8 * np.exp(-np.arange(50) / 4))  # 45 % of the way after two, 98 % after 15
+        late.append(next(n for n in range(51) if statistics.settled(cold[:n])))
+    print(
+        f"5 % noise: settled after {np.mean(needed):.1f} of at least 6; a slow start of 15: after {np.mean(late):.1f}"
+    )
+    assert np.mean(needed) < 9
+    assert max(needed) < 40
+    assert 12 < np.mean(late) < 25
+    assert not statistics.settled(np.arange(1.0, 7.0) ** 2)
+    assert not statistics.settled([1.0] * 5)
+
+
+@pytest.mark.quick
 def test_two_groups_are_seen_and_rarely_imagined() -> None:
     rng = np.random.default_rng(4)
     for n in (10, 20):
