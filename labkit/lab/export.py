@@ -16,6 +16,11 @@ from labkit.lab.record import SCHEMA, RunRecord, read_record, write_atomic
 from labkit.lab.redact import Redaction, Scrubber
 
 CAME_IN = "import.json"  # how a run from elsewhere came here: of this lab, not of the run
+# What a run may leave; further files are the run's where its record has their hash, else the lab put them there later.
+RUN_FILES = frozenset(
+    {"plan.json", "measurements.csv", "requests.jsonl", "telemetry.csv", "warmup.csv"}
+    | {"conclusion.json", "figure.json", "notebook.ipynb", "log.txt"}
+)
 ABSOLUTE = re.compile(r"(?<![\w.~/<>:-])/(?:[\w.+-]+/)+[\w.+-]+")
 PATHS_SHOWN = 3
 
@@ -75,11 +80,13 @@ def redacted_files(folder: Path, record: RunRecord, scrubber: Scrubber) -> tuple
     contents: dict[str, bytes] = {}
     unmasked: dict[str, str] = {}
     total = 0
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
+    for name in sorted({*RUN_FILES, *record.artefacts} - {*LIVE_FILES, CAME_IN, "run.json"}):
+        path = folder / name
         if path.is_symlink():
             raise RunError(f"{path} is a link; a run's archive holds plain files: put the file itself there")
-        if not path.is_file() or name in (*LIVE_FILES, CAME_IN, "run.json") or path.name.startswith("."):
+        if not path.is_file():
+            if name in record.artefacts:
+                raise RunError(f"{path} is gone, which the run's record names; restore it from git")
             continue
         if not all(PART.fullmatch(part) for part in name.split("/")):
             raise RunError(f"{path} cannot go into an archive by that name; use letters, digits, spaces and . _ + -")

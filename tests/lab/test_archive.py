@@ -145,10 +145,28 @@ def test_a_running_run_and_a_link_are_not_exported(away: Path, tmp_path: Path) -
     with pytest.raises(RunError, match="is still running"):
         export_run(make_run(away, number=1, state="running"), tmp_path / "x.zip")
     folder = make_run(away, number=2)
-    (folder / "weights").symlink_to("/etc/passwd")
-    with pytest.raises(RunError, match="weights is a link"):
+    (folder / "log.txt").symlink_to("/etc/passwd")
+    with pytest.raises(RunError, match=r"log\.txt is a link"):
         export_run(folder, tmp_path / "x.zip")
     assert not (tmp_path / "x.zip").exists()
+
+
+def test_what_a_lab_puts_beside_a_run_stays_in_that_lab(away: Path, home: Path, tmp_path: Path) -> None:
+    folder = whole_run(away)
+    (folder / "audit.json").write_text("{}")
+    (folder / "private-notes.md").write_text("mine")
+    archive = export_run(folder, tmp_path / "run.zip")
+    assert not {"audit.json", "private-notes.md"} & set(archive.files)
+    came = import_run(home, archive.path).folder
+    (came / "audit.json").write_text("{}")
+    assert import_run(home, archive.path).new is False
+
+
+def test_a_run_that_lost_a_file_is_not_exported(away: Path, tmp_path: Path) -> None:
+    folder = whole_run(away)
+    (folder / "requests.jsonl").unlink()
+    with pytest.raises(RunError, match=r"requests\.jsonl is gone"):
+        export_run(folder, tmp_path / "x.zip")
 
 
 def test_another_file_is_not_overwritten(away: Path, tmp_path: Path) -> None:
