@@ -46,6 +46,7 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Reached", md("; ".join(reached(entry.coverage)))),
             ("Checks", md("; ".join(check_words(newest)))),
             ("Sessions", sessions_words(entry)),
+            ("Attempts", newest.attempts.words() if newest.attempts else ""),
             ("Measured elsewhere", "; ".join(imported_words(event) for event in entry.events if event.imported_sha256)),
             ("Does not count", "; ".join(invalid_words(item) for item in entry.invalid)),
             ("Left out", left_out(newest)),

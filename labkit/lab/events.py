@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError, field_validator
 
 from labkit.errors import LabError, LedgerError
+from labkit.lab.attempts import Attempts
 from labkit.lab.coverage import Coverage
 from labkit.lab.lever_effect import LeverEffect
 from labkit.lab.plan import Plan, Rule
@@ -110,6 +111,7 @@ class EntryEvent(Event):
     commit: str = ""
     measurements_sha256: str
     coverage: Coverage | None = None  # None in events of versions that did not keep it; see `CoverageEvent`
+    attempts: Attempts | None = None  # before this one at its question; None in events of versions that did not count
     imported_sha256: str = ""  # of the archive it came in, for a run measured elsewhere
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabError, LedgerError
+from labkit.lab.attempts import attempts_before
 from labkit.lab.claims import cell_numbers, checked_claims, known_numbers
 from labkit.lab.coverage import coverage_of
 from labkit.lab.entries import UNCHECKED, Book, Entry, read_book
@@ -67,6 +68,7 @@ def append(root: Path, folder: Path) -> list[Path]:
     if not (folder / "plan.json").exists() or find_run(read_events(root), record.id):
         return []
     judged = entry_event(record, folder)
+    judged = judged.model_copy(update={"attempts": attempts_before(root, record, judged.plan)})
     beside = sweep_event(record, folder) if judged.verdict.outcome != "invalid" else None
     with writing(root):
         if find_run(read_events(root), record.id):
