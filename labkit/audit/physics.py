@@ -16,12 +16,13 @@ PREFILL_RATES = ("prefill_tok_s", "server_prefill_tok_s")
 
 @dataclass(frozen=True)
 class Implied:
-    """A number that follows from an observation, at the least, with the lines that lead to it; None and what is missing
-    where it does not follow."""
+    """A number that follows from an observation, with the lines that lead to it; None and what is missing where it does
+    not follow. `sure` is the share of it that is left when the observed value was rounded up."""
 
     value: float | None
     lines: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    sure: float = 1.0
 
     def __bool__(self) -> bool:
         return self.value is not None
@@ -51,11 +52,11 @@ def spread(series: Sequence[float]) -> float:
 
 
 def passes_per_second(one: Observation) -> Implied:
-    """Passes over the weights a second, at the least: the most that any of its rates and times gives. A pass gives every
+    """Passes over the weights a second: the most that any of its rates and times gives. A pass gives every
     resident stream at most `tokens_per_pass_max` tokens."""
     found = [implied for implied in pass_rates(one) if implied]
     if found:
-        return max(found, key=lambda implied: implied.value or 0.0)
+        return max(found, key=lambda implied: (implied.value or 0.0) * implied.sure)
     missing = dict.fromkeys(part for implied in pass_rates(one) for part in implied.missing)
     return Implied(None, (), tuple(missing) or ("a rate of tokens",))
 
@@ -65,8 +66,9 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
     tokens = one.tokens_per_pass_max
     no_tokens = () if tokens else ("the most tokens a stream gets from one pass",)
     said = f" / {number(tokens)} tokens a pass" if tokens and tokens != 1 else ""
-    if step := one.high("step_ms"):
-        yield Implied(1e3 / step, (f"1,000 / {number(step)} ms = {number(1e3 / step)} passes/s",))
+    if step := one.value("step_ms"):
+        line = f"1,000 / {number(step)} ms = {number(1e3 / step)} passes/s"
+        yield Implied(1e3 / step, (line,), sure=step / (one.high("step_ms") or step))
     for name in (*THROUGHPUTS, *STREAM_RATES, "tpot_s", "itl_s"):
         if name not in one.metrics:
             continue
@@ -75,13 +77,15 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
             yield Implied(None, (), (*no_tokens, *(() if streams else ("the number of streams",))))
             continue
         if name in ("tpot_s", "itl_s"):
-            time = one.high(name) or math.inf
-            yield Implied(1 / time / tokens, (f"1 / {number(time)} s{said} = {number(1 / time / tokens)} passes/s",))
+            time = one.metrics[name] or math.inf
+            line = f"1 / {number(time)} s{said} = {number(1 / time / tokens)} passes/s"
+            yield Implied(1 / time / tokens, (line,), sure=time / (one.high(name) or time))
             continue
-        rate = max(one.low(name) or 0.0, 0.0)
+        rate = one.metrics[name]
         among = f" / {number(streams)} streams" if name in THROUGHPUTS else ""
         passes = rate / streams / tokens
-        yield Implied(passes, (f"{number(rate)} tok/s{among}{said} = {number(passes)} passes/s",))
+        line = f"{number(rate)} tok/s{among}{said} = {number(passes)} passes/s"
+        yield Implied(passes, (line,), sure=share_left(one, name))
 
 
 def resident(one: Observation) -> float | None:
@@ -110,7 +114,7 @@ def implied_bandwidth(one: Observation) -> Implied:
         return Implied(None, (), (*passes.missing, *size.missing))
     found = passes.value * size.value / 1e9
     last = f"{number(passes.value)} passes/s × {number(size.value / 1e9)} GB = {number(found)} GB/s"
-    return Implied(found, (*passes.lines, *size.lines, last))
+    return Implied(found, (*passes.lines, *size.lines, last), sure=passes.sure)
 
 
 def operations_per_token(one: Observation) -> Implied:
@@ -125,16 +129,22 @@ def operations_per_token(one: Observation) -> Implied:
 
 
 def token_rate(one: Observation) -> Implied:
-    """Tokens a second that the device worked on, at the least, whatever the phase."""
-    for name in (*PREFILL_RATES, *THROUGHPUTS):
-        if (rate := one.low(name)) is not None:
-            return Implied(max(rate, 0.0), (f"{number(max(rate, 0.0))} tok/s",))
-    if (rate := one.low("stream_tok_s")) is not None:
-        return Implied(max(rate, 0.0), (f"{number(max(rate, 0.0))} tok/s of one stream",))
-    if (time := one.high("ttft_s")) and one.prompt_tokens:
+    """Tokens a second that the device worked on, whatever the phase."""
+    for name in (*PREFILL_RATES, *THROUGHPUTS, "stream_tok_s"):
+        if (rate := one.value(name)) is not None:
+            of = " of one stream" if name == "stream_tok_s" else ""
+            return Implied(rate, (f"{number(rate)} tok/s{of}",), sure=share_left(one, name))
+    if (time := one.value("ttft_s")) and one.prompt_tokens:
         found = one.prompt_tokens / time
-        return Implied(found, (f"{number(one.prompt_tokens)} tokens / {number(time)} s = {number(found)} tok/s",))
+        line = f"{number(one.prompt_tokens)} tokens / {number(time)} s = {number(found)} tok/s"
+        return Implied(found, (line,), sure=time / (one.high("ttft_s") or time))
     return Implied(None, (), ("a rate of tokens",))
+
+
+def share_left(one: Observation, metric: str) -> float:
+    """The share of a value that is left when it was rounded up to its last digit."""
+    value, low = one.value(metric), one.low(metric)
+    return max(low, 0.0) / value if value and low is not None else 1.0
 
 
 def implied_rate(one: Observation) -> Implied:
@@ -144,7 +154,7 @@ def implied_rate(one: Observation) -> Implied:
         return Implied(None, (), (*rate.missing, *each.missing))
     found = rate.value * each.value / 1e12
     last = f"{number(rate.value)} tok/s × {number(each.value / 1e9)} GFLOP = {number(found)} TFLOP/s"
-    return Implied(found, (*each.lines, last))
+    return Implied(found, (*each.lines, last), sure=rate.sure)
 
 
 def prefill_seconds(one: Observation) -> tuple[float, float] | None:

@@ -130,6 +130,18 @@ define(
     "server_prefill_tok_s", "tok/s", "higher", "prompt tokens a second as a server says by its own clock, without its transport",
     "prompt tokens / the server's own prompt seconds", timed=True,
 )  # fmt: skip
+define(
+    "server_decode_tok_s", "tok/s", "higher", "token ids a server emits to one stream a second, by its own clock and count",
+    "emitted tokens / the server's own seconds of decoding", timed=True,
+)  # fmt: skip
+define(
+    "stream_min_tok_s", "tok/s", "higher", "the slowest stream's rate, its wait for a slot included",
+    "min over streams of completion tokens / (last token time - submit time)", timed=True,
+)  # fmt: skip
+define(
+    "stream_max_tok_s", "tok/s", "higher", "the fastest stream's rate, its wait for a slot included",
+    "max over streams of completion tokens / (last token time - submit time)", timed=True,
+)  # fmt: skip
 
 # A step and what it costs
 define(

@@ -10,8 +10,8 @@ from labkit.audit.evidence import Evidence, Observation, Sample
 from labkit.audit.notice import Notice
 from labkit.audit.registry import detectors
 
-# Mistral 7B in FP16: 7.248e9 parameters, of which the embedding (32,768 × 4,096) is gathered, not read.
-MISTRAL_7B = {"model": "Mistral-7B", "quantisation": "FP16", "bytes_per_weight": 2.0, "active_params": 7.114e9}
+# Mistral 7B in FP16: 7.248e9 parameters, of which the embedding (32,000 × 4,096) is gathered, not read.
+MISTRAL_7B = {"model": "Mistral-7B", "quantisation": "FP16", "bytes_per_weight": 2.0, "active_params": 7.117e9}
 # Qwen3.8 27B of W4A8: 23.4e9 weights multiplied for each token of a prompt.
 QWEN_27B = {"model": "Qwen3.8-27B", "quantisation": "MXFP4 W4A8", "active_params": 23.5e9}
 

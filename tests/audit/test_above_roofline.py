@@ -10,9 +10,9 @@ ID = "above-roofline"
 def test_the_batch_figure_of_1724_tok_s_needs_767_gb_s_of_a_640_gb_s_card():
     row = observed("decode_tok_s", 1724, "AMA b=32", streams=32, slots=32, **MISTRAL_7B)
     (notice,) = notices(ID, claims_of(row))
-    assert pytest.approx(767, abs=1) == 1724 / 32 * 7.114e9 * 2 / 1e9
+    assert pytest.approx(767, abs=1) == 1724 / 32 * 7.117e9 * 2 / 1e9
     assert notice.outcome == "fail"
-    assert "766.5 GB/s" in notice.text
+    assert "766.9 GB/s" in notice.text
     assert any("53.88 passes/s" in line for line in notice.arithmetic)
     assert any("640 GB/s" in line and "120% of it" in line for line in notice.arithmetic)
 
@@ -21,7 +21,7 @@ def test_the_batch_figure_of_1724_tok_s_needs_767_gb_s_of_a_640_gb_s_card():
 @pytest.mark.parametrize(("streams", "value", "gb_s"), [(1, 17, 242), (4, 60, 213), (8, 208, 370), (16, 619, 551)])
 def test_the_lower_rungs_of_the_same_ladder_are_possible_by_themselves(streams: int, value: float, gb_s: float):
     (notice,) = notices(ID, claims_of(observed("decode_tok_s", value, streams=streams, **MISTRAL_7B)))
-    assert value / streams * 7.114e9 * 2 / 1e9 == pytest.approx(gb_s, rel=0.01)
+    assert value / streams * 7.117e9 * 2 / 1e9 == pytest.approx(gb_s, rel=0.01)
     assert notice.outcome == "ok"
 
 
@@ -67,7 +67,7 @@ def test_the_marginal_rate_between_two_depths_gives_a_shared_prefix_away():
     ]
     fails = [notice for notice in notices(ID, claims_of(*rows)) if notice.outcome == "fail"]
     assert len(fails) == 1
-    assert fails[0].about == ("32167 tokens", "60329 tokens")
+    assert fails[0].about == ("60329 tokens",)
     assert "28,162 tokens" in fails[0].text
     honest = [
         observed("prefill_tok_s", rate, f"{tokens} tokens", prompt_tokens=tokens, operand_bits=8, **QWEN_27B)

@@ -15,6 +15,7 @@ from labkit.audit.physics import (
     operations_per_token,
     pass_bytes,
     prefill_seconds,
+    share_left,
 )
 from labkit.audit.registry import detector
 
@@ -75,14 +76,18 @@ def judge_memory(one: Observation) -> Notice | None:
 
 def judge_stated(one: Observation) -> Notice | None:
     """A bandwidth or a rate of operations that is stated itself."""
-    if (rate := one.low("achieved_gb_s")) is not None:
+    if (rate := one.value("achieved_gb_s")) is not None:
         step = one.value("step_ms") or (one.value("kernel_us") or 0) / 1e3
         size = one.pass_bytes or (one.metrics["achieved_gb_s"] * 1e9 * step / 1e3 if step else None)
         if size is None and one.active_params and one.bytes_per_weight:
             size = one.active_params * one.bytes_per_weight
-        return hold(one, Implied(rate, (f"{number(rate)} GB/s, as stated",)), size, "memory")
-    if (rate := one.low("achieved_gflop_s")) is not None:
-        return hold(one, Implied(rate / 1e3, (f"{number(rate / 1e3)} TFLOP/s, as stated",)), None, "arithmetic")
+        stated = Implied(rate, (f"{number(rate)} GB/s, as stated",), sure=share_left(one, "achieved_gb_s"))
+        return hold(one, stated, size, "memory")
+    if (rate := one.value("achieved_gflop_s")) is not None:
+        sure = share_left(one, "achieved_gflop_s")
+        return hold(
+            one, Implied(rate / 1e3, (f"{number(rate / 1e3)} TFLOP/s, as stated",), sure=sure), None, "arithmetic"
+        )
     return None
 
 
@@ -118,15 +123,14 @@ def hold(one: Observation, implied: Implied, size: float | None, what: str) -> N
         return unjudged(one, f"the rate of {name}'s {of} is not known", (f"the {of} rate of {name}",))
     lines = list(implied.lines)
     kept = one.device.cache_bytes if memory and one.device is not None else None
-    if kept is not None:
-        if size is None:
-            return unjudged(one, f"{one.subject} does not say over how many bytes it ran", ("the bytes worked on",))
-        if size < CACHE_FACTOR * kept:
-            text = f"{one.subject} works on {number(size / 1e6)} MB, which a cache of {number(kept / 1e6)} MB can serve"
-            return unjudged(one, text, (f"a working set over {CACHE_FACTOR} times the cache",))
     if limit is not None:
         lines.append(f"limit: {words} = {number(limit)} {unit}; implied is {implied.value / limit:.0%} of it")
-        beyond = implied.value / limit
+        if implied.value > OVER * limit and kept and (size is None or size < CACHE_FACTOR * kept):
+            over = f"over {number(limit)} {unit}, but works on {number(size / 1e6)} MB" if size else ""
+            text = f"{one.subject} is {over or 'over the memory rate, but over how many bytes is not said'}"
+            lack = f"a working set over {CACHE_FACTOR} times the cache of {number(kept / 1e6)} MB"
+            return unjudged(one, text, (lack if size else "the bytes worked on",))
+        beyond = implied.sure * implied.value / limit
         without_cache = beyond * (1 - kept / size) if kept and size else beyond  # were the cache never emptied
         if without_cache > OVER:
             text = (
@@ -136,7 +140,7 @@ def hold(one: Observation, implied: Implied, size: float | None, what: str) -> N
             return Notice(outcome="fail", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
     if measured is not None:
         lines.append(f"measured here: {number(measured)} {unit}; implied is {implied.value / measured:.0%} of it")
-        if implied.value > OVER_MEASURED * measured:
+        if implied.value > OVER_MEASURED * measured and not (kept and size and size < CACHE_FACTOR * kept):
             text = (
                 f"{one.subject} implies {number(implied.value)} {unit}, beyond the {number(measured)} {unit} measured "
                 f"on this device"
@@ -160,7 +164,7 @@ def judge_marginal(ladder: list[Observation]) -> Iterator[Notice]:
         if brief is None or lengthy is None or each.value is None or limit is None:
             continue
         tokens, seconds = longer.prompt_tokens - shorter.prompt_tokens, lengthy[1] - brief[0]
-        about = (shorter.subject, longer.subject)
+        about = (longer.subject,)
         if seconds <= 0:
             lines: tuple[str, ...] = (
                 f"{number(longer.prompt_tokens)} tokens took {number(lengthy[1])} s at the most",
