@@ -105,6 +105,10 @@ class Amdgpu:
         used, total = (_number(self.folder / f"mem_info_vram_{name}", 1) for name in ("used", "total"))
         return None if used is None or not total else (int(used), int(total))
 
+    def busy(self) -> dict[int, float] | None:
+        """None: the processes' fdinfo tells of their work."""
+        return None
+
     def processes(self) -> list[tuple[int, int | None]] | None:
         """None: amdgpu tells of its processes in their own fdinfo alone."""
         return None

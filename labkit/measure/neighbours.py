@@ -103,6 +103,10 @@ class Card(Protocol):
         """None where it does not tell."""
         ...
 
+    def busy(self) -> dict[int, float] | None:
+        """Shares of the device by process since the last call; None where it does not tell."""
+        ...
+
     def memory(self) -> tuple[int, int] | None:
         """None where it does not tell."""
         ...
@@ -129,12 +133,15 @@ class Observer:
         self.sources, self.unseen = [], []
         tree = family(self.proc, self.own)
         clients = {one.pid: one for one in self._drm()} if self.pci else {}
-        for pid, used in self._listed():
+        listed = self._listed()
+        shares = self.card.busy() if self.card is not None and listed else None
+        for pid, used in listed:
             known = clients.get(pid)
             if known is None:
-                clients[pid] = Client(pid, process_name(self.proc, pid), used)
+                known = Client(pid, process_name(self.proc, pid), used)
             elif known.memory_bytes is None:
-                clients[pid] = replace(known, memory_bytes=used)
+                known = replace(known, memory_bytes=used)
+            clients[pid] = known if shares is None else replace(known, busy=shares.get(pid, 0.0))
         memory = self.card.memory() if self.card is not None else None
         ran = cpu_seconds(self.proc)
         if ran is None:
@@ -312,6 +319,9 @@ class Watch:
             known.when.append(when)
         if client.memory_bytes is not None:
             known.memory_bytes = max(known.memory_bytes or 0, client.memory_bytes)
+        if client.busy is not None:
+            known.busy = max(known.busy or 0.0, round(client.busy, 4))
+            return client.busy
         earlier = next((one for one in before.clients if one.pid == client.pid), None) if before else None
         if earlier is None or before is None or not client.engine_s:
             return None

@@ -15,7 +15,8 @@ LIBRARIES = (
 )
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 _UNKNOWN = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
-_MOST_PROCESSES = 256
+_MOST_PROCESSES, _MOST_SAMPLES = 256, 4096
+_NOT_FOUND = 6
 _LISTS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 _POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT, mW; the plain call is a mean over a second on newer cards
 # nvmlClocksThrottleReasons
@@ -40,6 +41,15 @@ class _Process(ctypes.Structure):
 
     _fields_ = (
         ("pid", ctypes.c_uint), ("memory", ctypes.c_ulonglong), ("instance", ctypes.c_uint), ("compute", ctypes.c_uint),
+    )  # fmt: skip
+
+
+class _Sample(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t: shares in per cent, of one process at one moment (µs)."""
+
+    _fields_ = (
+        ("pid", ctypes.c_uint), ("at", ctypes.c_ulonglong), ("sm", ctypes.c_uint), ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint), ("decoder", ctypes.c_uint),
     )  # fmt: skip
 
 
@@ -70,6 +80,7 @@ class Nvml:
 
     def __init__(self, library: Any, handle: Any) -> None:
         self.library, self.handle = library, handle
+        self._seen_us = 0  # the newest sample of a process's work that was asked for
 
     @classmethod
     def of(
@@ -155,6 +166,25 @@ class Nvml:
                         found[int(one.pid)] = used if found.get(int(one.pid)) is None else found[int(one.pid)]
                     break
         return sorted(found.items()) if told else None
+
+    def busy(self) -> dict[int, float] | None:
+        """The largest share of the card's multiprocessors each process took since this was last asked; a process that is
+        not there took none. None where the driver does not tell."""
+        found, count = (_Sample * _MOST_SAMPLES)(), ctypes.c_uint(_MOST_SAMPLES)
+        since = ctypes.c_ulonglong(self._seen_us)
+        try:
+            code = self.library.nvmlDeviceGetProcessUtilization(self.handle, found, ctypes.byref(count), since)
+        except AttributeError:
+            return None
+        if code == _NOT_FOUND:  # nobody worked
+            return {}
+        if code != 0:
+            return None
+        shares: dict[int, float] = {}
+        for one in found[: count.value]:
+            self._seen_us = max(self._seen_us, int(one.at))
+            shares[int(one.pid)] = max(shares.get(int(one.pid), 0.0), min(one.sm, 100) / 100)
+        return shares
 
     def facts(self) -> dict[str, Any]:
         """Power limit, highest clocks, ECC."""

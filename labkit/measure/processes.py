@@ -22,6 +22,7 @@ class Client:
     memory_bytes: int | None = None
     spilled_bytes: int | None = None
     engine_s: dict[str, float] = field(default_factory=dict)
+    busy: float | None = None  # its share of the device since the look before, where the card itself tells
 
 
 def family(proc: Path, own: int) -> set[int]:

@@ -86,6 +86,10 @@ class FakeCard:
 
     def __init__(self, listed: list[tuple[int, int | None]] | None = None, limited: str = "") -> None:
         self.listed, self.limits = listed, limited
+        self.shares: dict[int, float] | None = None
+
+    def busy(self) -> dict[int, float] | None:
+        return self.shares
 
     def processes(self) -> list[tuple[int, int | None]] | None:
         return self.listed
@@ -214,6 +218,20 @@ def test_a_card_that_lists_processes_has_this_one_left_out_by_its_number_or_as_t
     inside = Observer(PCI, FakeCard([(70001, 10), (70002, 20)]), proc=proc.root, own=5)
     assert [one.name for one in inside.look().clients] == ["not named here"]
     assert any("outside this container" in text for text in inside.unseen)
+
+
+def test_a_card_that_tells_who_works_clears_the_desktop_that_only_shows_a_picture(tmp_path: Path) -> None:
+    proc = Proc(tmp_path / "proc")
+    for pid, name in ((5, "kernel"), (8, "desktop"), (9, "peer")):
+        proc.process(pid, name)
+    card = FakeCard([(5, 10), (8, 30), (9, 20)])
+    card.shares = {5: 0.9, 9: 0.4}
+    seen = Watch(Observer(PCI, card, proc=proc.root, own=5), period_s=5.0).start().stop()
+    assert [(one.name, one.busy) for one in seen.processes] == [("desktop", 0.0), ("peer", 0.4)]
+    assert [one.name for one in seen.busy] == ["peer"]
+    card.shares = None  # an older driver: either may have worked
+    unknown = Watch(Observer(PCI, card, proc=proc.root, own=5), period_s=5.0).start().stop()
+    assert [one.name for one in unknown.busy] == ["desktop", "peer"]
 
 
 def test_alone_on_an_idle_device_there_is_nothing_to_say_and_what_was_not_looked_at_is_named(tmp_path: Path) -> None:

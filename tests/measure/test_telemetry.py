@@ -185,6 +185,13 @@ class FakeNvml:
         count._obj.value = 2
         return 0
 
+    def nvmlDeviceGetProcessUtilization(self, handle: Any, samples: Any, count: Any, since: Any) -> int:
+        fresh = [sample for sample in ((100, 4242, 30), (200, 4242, 70), (250, 17, 5)) if sample[0] > since.value]
+        for i, (at, pid, sm) in enumerate(fresh):
+            samples[i].at, samples[i].pid, samples[i].sm = at, pid, sm
+        count._obj.value = len(fresh)
+        return 0 if fresh else 6
+
     def nvmlDeviceGetEccMode(self, handle: Any, current: Any, pending: Any) -> int:
         current._obj.value = 1
         return 0
@@ -202,10 +209,14 @@ def test_nvml_lists_who_has_the_card_open_each_once_and_memory_in_use() -> None:
     assert found is not None
     assert found.processes() == [(17, None), (4242, 70_000)]
     assert found.memory() == (100_000, 150_000)
+    assert found.busy() == {4242: 0.7, 17: 0.05}
+    assert found.busy() == {}  # nothing since
     calls = ("nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v3")
-    older, _ = Nvml.of(NVIDIA, UUID, None, FakeNvml(missing=(*calls, "nvmlDeviceGetMemoryInfo")))
+    older, _ = Nvml.of(
+        NVIDIA, UUID, None, FakeNvml(missing=(*calls, "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetProcessUtilization"))
+    )
     assert older is not None
-    assert (older.processes(), older.memory()) == (None, None)
+    assert (older.processes(), older.memory(), older.busy()) == (None, None, None)
 
 
 def test_nvml_of_an_older_driver_lacks_what_that_lacks() -> None:
