@@ -13,11 +13,17 @@ def command(kind: str, text: str) -> None:
     """
     import sys
 
+    from labkit.errors import LedgerError
     from labkit.lab.events import Ledger
     from labkit.lab.lab import Lab
     from labkit.lab.ledger import MOST_WORDS, note
 
     places: dict[str, Ledger] = {"finding": "FINDINGS.md", "mistake": "MISTAKES.md", "problem": "OPEN-PROBLEMS.md"}
+    if text == "-":
+        try:
+            text = sys.stdin.buffer.read(4 * MOST_WORDS + 4).decode("utf-8")
+        except UnicodeDecodeError:
+            raise LedgerError("what came on stdin is not UTF-8 text") from None
     lab = Lab()
-    path = note(lab.root, sys.stdin.read(MOST_WORDS + 2) if text == "-" else text, places[kind])
+    path = note(lab.root, text, places[kind])
     click.echo(f"noted in {places[kind]} ({path.relative_to(lab.root)})")

@@ -251,12 +251,14 @@ def writing(root: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     folder = events_folder(root)
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=LOCK_WAIT_S, poll_interval=0.005)
     except Timeout:
         raise LedgerError(f"another process has held the ledger for {LOCK_WAIT_S} s; see {folder / '.lock'}") from None
+    except OSError as error:
+        raise LedgerError(f"{folder} cannot be written: {error.strerror}") from None
     try:
         for left in folder.glob(".*Z-*.json.*"):  # by a process that died before its event had its name
             left.unlink(missing_ok=True)
@@ -272,13 +274,24 @@ def utc_exact() -> str:
 
 def write_event(root: Path, event: Event) -> Path:
     """Writes an event's file and returns its path once it is on the disk. Nothing is ever overwritten: the file is
-    written aside and linked into place, so a reader sees all of it or none, and a process that dies leaves none."""
+    written aside and linked into place, so a reader sees all of it or none, and a process that dies leaves none.
+    LedgerError when it cannot be written."""
     folder = events_folder(root)
-    folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps(event.model_dump(mode="json"), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     content += "\n"
     stamp = event.utc.replace("-", "").replace(":", "")
     path = folder / f"{stamp}-{digest(content)}.json"
+    try:
+        put_event(path, content)
+    except OSError as error:
+        raise LedgerError(f"{folder} cannot be written: {error.strerror}; nothing was added") from None
+    return path
+
+
+def put_event(path: Path, content: str) -> None:
+    """Puts an event's file where it belongs, and waits until the disk has it."""
+    folder = path.parent
+    folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".{path.name}.{secrets.token_hex(4)}"
     try:
         with aside.open("x", encoding="utf-8") as file:
@@ -298,7 +311,6 @@ def write_event(root: Path, event: Event) -> Path:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return path
 
 
 _known: dict[str, Stored] = {}  # events do not change: each is read and checked once a process

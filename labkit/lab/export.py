@@ -63,15 +63,23 @@ def export_run(folder: Path, out: Path | None = None) -> Exported:
     write_archive(buffer, manifest, contents)
     archive = buffer.getvalue()
     path = (out or Path(f"{record.id}.zip")).absolute()
+    try:
+        put_archive(path, record.id, archive)
+    except OSError as error:
+        raise LabError(f"{path} cannot be written: {error.strerror}") from None
+    found = tuple(scrubber.found())
+    return Exported(path, sha256(archive), len(archive), tuple(contents), found, manifest.reveals)
+
+
+def put_archive(path: Path, run_id: str, archive: bytes) -> None:
+    """Writes the archive whole. LabError when the place is a folder, in none, or taken by something else."""
     if path.is_dir():
-        raise LabError(f"{path} is a folder; name a file, such as {path / record.id}.zip")
+        raise LabError(f"{path} is a folder; name a file, such as {path / run_id}.zip")
     if not path.parent.is_dir():
         raise LabError(f"there is no folder {path.parent}; make it, or name another file with --out")
     if path.exists() and path.read_bytes() != archive:
         raise LabError(f"{path} is there already and is something else; name another file with --out")
     write_atomic(path, archive)
-    found = tuple(scrubber.found())
-    return Exported(path, sha256(archive), len(archive), tuple(contents), found, manifest.reveals)
 
 
 def redacted_files(folder: Path, record: RunRecord, scrubber: Scrubber) -> tuple[dict[str, bytes], dict[str, str]]:

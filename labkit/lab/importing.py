@@ -45,30 +45,38 @@ def import_run(root: Path, path: Path) -> Imported:
     RunError, in one line, for an archive that is not in order in any way, a run that could not be judged here, or one
     that is here and is another; then nothing is changed. Importing again what is here changes nothing either."""
     with open_archive(path) as archive:
-        run_id = archive.manifest.run
-        final = runs_folder(root) / run_id
-        if final.exists():
-            return here_already(archive, final)
-        if final.with_name(f"{PARTIAL}{run_id}").exists():
-            raise RunError(f"{run_id} is being run in this lab; nothing was imported")
-        aside = final.with_name(f"{NEW}{run_id}-{secrets.token_hex(4)}")
-        made = [folder for folder in (root / "data", runs_folder(root)) if not folder.exists()]
-        aside.mkdir(parents=True)
         try:
-            for name in archive.manifest.files:
-                archive.unpack(name, aside / name)
-            check_run(archive, aside)
-            came = {"archive_sha256": sha256_file(path), "made_by": archive.manifest.made_by, "utc": utc_now()}
-            write_atomic(aside / CAME_IN, json.dumps(came, indent=1) + "\n")
-            try:
-                aside.rename(final)
-            except OSError:  # another process has imported it since
-                return here_already(archive, final)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-            for folder in reversed(made):  # of a refused archive nothing stays
-                if not any(folder.iterdir()):
-                    folder.rmdir()
+            return take_in(root, path, archive)
+        except OSError as error:
+            raise RunError(f"{runs_folder(root)} cannot be written: {error.strerror}; nothing was imported") from None
+
+
+def take_in(root: Path, path: Path, archive: Archive) -> Imported:
+    """Unpacks aside, checks, and renames into place; see `import_run`."""
+    run_id = archive.manifest.run
+    final = runs_folder(root) / run_id
+    if final.exists():
+        return here_already(archive, final)
+    if final.with_name(f"{PARTIAL}{run_id}").exists():
+        raise RunError(f"{run_id} is being run in this lab; nothing was imported")
+    aside = final.with_name(f"{NEW}{run_id}-{secrets.token_hex(4)}")
+    made = [folder for folder in (root / "data", runs_folder(root)) if not folder.exists()]
+    try:
+        aside.mkdir(parents=True)
+        for name in archive.manifest.files:
+            archive.unpack(name, aside / name)
+        check_run(archive, aside)
+        came = {"archive_sha256": sha256_file(path), "made_by": archive.manifest.made_by, "utc": utc_now()}
+        write_atomic(aside / CAME_IN, json.dumps(came, indent=1) + "\n")
+        try:
+            aside.rename(final)
+        except OSError:  # another process has imported it since
+            return here_already(archive, final)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+        for folder in reversed(made):  # of a refused archive nothing stays
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
     return imported(final, True)
 
 

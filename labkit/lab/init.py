@@ -80,7 +80,10 @@ def make_lab(folder: Path) -> Path:
 
     LabError when it holds anything, or lies inside another lab; then nothing is made."""
     target = folder.expanduser().absolute()
-    check_place(target)
+    try:
+        check_place(target)
+    except OSError as error:
+        raise LabError(f"{target} cannot be looked into: {error.strerror}") from None
     aside = target.parent / f".{target.name}.new-{secrets.token_hex(4)}"
     try:
         aside.mkdir(parents=True)

@@ -131,7 +131,8 @@ def edit_lines(rendered: str, found: str) -> tuple[str, ...]:
 
 
 def write_if_changed(path: Path, text: str) -> bool:
-    """Swaps the whole file in, unless it says the same already. To be called by who holds the ledger."""
+    """Swaps the whole file in, unless it says the same already. To be called by who holds the ledger.
+    LedgerError when it cannot be written: the events are, so nothing is lost."""
     for left in path.parent.glob(f".{path.name}.{ASIDE}"):  # by a process that died before it swapped its file in
         left.unlink(missing_ok=True)
     try:
@@ -139,5 +140,8 @@ def write_if_changed(path: Path, text: str) -> bool:
             return False
     except FileNotFoundError:
         pass
-    write_atomic(path, text)
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise LedgerError(f"{path} cannot be written: {error.strerror}; `lab ledger render` writes it later") from None
     return True

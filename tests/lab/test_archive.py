@@ -351,6 +351,14 @@ def refusal(home: Path, zipped: Path) -> str:
     return ""
 
 
+def test_where_nothing_can_be_written_is_one_line(home: Path, away: Path, zipped: Path, tmp_path: Path) -> None:
+    (home / "data").write_text("in the way")
+    with pytest.raises(RunError, match=r"cannot be written: .*; nothing was imported"):
+        import_run(home, zipped)
+    with pytest.raises(LabError, match="cannot be written: File name too long"):
+        export_run(next((away / "data" / "runs").iterdir()), tmp_path / ("x" * 300))
+
+
 def test_another_run_of_that_name_is_kept(home: Path, zipped: Path) -> None:
     folder = import_run(home, zipped).folder
     (folder / "log.txt").write_text("mine\n")

@@ -27,7 +27,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def call(*arguments: str, **settings: str) -> Result:
+def call(*arguments: str, **settings: str | bytes) -> Result:
     return CliRunner().invoke(lab_command, arguments, **settings)
 
 
@@ -184,6 +184,19 @@ def test_notes_waivers_and_corrections_from_the_command_line(lab: Path) -> None:
     assert call("ledger", "waive", folder.name, "unchecked", "--reason", "by hand").exit_code == 0
     assert call("ledger", "correct", folder.name, "not so", "--retract").exit_code == 0
     assert "not so" in (lab / "MISTAKES.md").read_text()
+
+
+def test_what_is_no_text_on_stdin_is_refused(lab: Path) -> None:
+    done = call("note", "finding", "-", input=b"\xff\xfe")
+    assert "not UTF-8" in str(done.exception)
+    assert not events_folder(lab).exists()
+
+
+def test_a_ledger_that_cannot_be_written_is_one_line(lab: Path) -> None:
+    (lab / "data").write_text("in the way")
+    done = call("note", "finding", "the fan is loud")
+    assert isinstance(done.exception, LedgerError)
+    assert "cannot be written: " in str(done.exception)
 
 
 def test_a_persons_mistake_is_one_line_and_exit_code_2(lab: Path) -> None:
