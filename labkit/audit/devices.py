@@ -140,7 +140,7 @@ def find_device(
     name: str | None, devices: Mapping[str, Limits], vendor_id: int | None = None, device_id: int | None = None
 ) -> Limits | None:
     """The device called so: by its PCI numbers, else by the longest of its names that stands in `name` as words of its
-    own. `2x R9700` and `R9700 x2` are two of them. None where nobody declared it."""
+    own, or by its key alone. `2x R9700` and `R9700 x2` are two of them. None where nobody declared it."""
     if vendor_id is not None and device_id is not None:
         for limits in devices.values():
             if (limits.vendor_id, limits.device_id) == (vendor_id, device_id):
@@ -153,9 +153,10 @@ def find_device(
     fitting = [
         (len(plain(alias)), limits)
         for limits in devices.values()
-        for alias in (limits.key, limits.name, *limits.aliases)
+        for alias in (limits.name, *limits.aliases)
         if re.search(rf"(?<!\w){re.escape(plain(alias))}(?!\w)", text)
     ]
+    fitting += [(len(text), limits) for limits in devices.values() if plain(limits.key) == text]
     if not fitting or not 1 <= count <= 1024:
         return None
     best = max(fitting, key=lambda one: one[0])[1]

@@ -34,11 +34,12 @@ class Written:
 
     low: float
     high: float
+    value: float | None = None  # where it is not halfway
 
     @property
     def middle(self) -> float:
         """The number itself."""
-        return (self.low + self.high) / 2
+        return (self.low + self.high) / 2 if self.value is None else self.value
 
 
 @detector("text-arithmetic", 12, version=1, title="Arithmetic in the text")
@@ -72,14 +73,14 @@ def statements(text: str) -> Iterator[tuple[str, str, bool]]:
     for match in PRODUCT.finditer(text):
         terms = [factor(part) for part in PARTS.findall(match["terms"])]
         low, high = math.prod(t.low for t in terms), math.prod(t.high for t in terms)
-        yield compare(match, Written(low, high), scaled=True)
+        yield compare(match, Written(low, high, math.prod(t.middle for t in terms)), scaled=True)
     for match in QUOTIENT.finditer(text):
         above, below = (written(part) for part in PARTS.findall(match["terms"])[:2])
         if below.low > 0:
             scale = 100.0 if match["kind"] else 1.0
-            yield compare(
-                match, Written(scale * above.low / below.high, scale * above.high / below.low), scaled=not match["kind"]
-            )
+            low, high = scale * above.low / below.high, scale * above.high / below.low
+            ratio = Written(low, high, scale * above.middle / below.middle)
+            yield compare(match, ratio, scaled=not match["kind"])
     for match in SUM.finditer(text):
         terms = [written(part) for part in PARTS.findall(match["terms"])]
         yield compare(match, Written(sum(t.low for t in terms), sum(t.high for t in terms)), scaled=False)
