@@ -29,6 +29,8 @@ def entry_text(entry: Entry, book: Book) -> str:
     parts = [former_anchors(entry), f"## ~~{title}~~" if entry.struck else f"## {title}"]
     parts += fate(entry)
     parts.append(f"{subject(entry)} {what_was_found(entry)}")
+    several = len(entry.older) + len(entry.stored) > 1
+    parts.append("Means of the newest session:" if several and numbers_table(newest) else "")
     parts.append(numbers_table(newest))
     parts.append(
         lines(
