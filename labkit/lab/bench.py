@@ -15,8 +15,9 @@ from labkit.lab.measurements import append_json, append_text
 from labkit.lab.progress import Pace, progress_text
 from labkit.lab.redact import Redactor
 from labkit.lab.run import Run
-from labkit.measure.neighbours import Neighbours, Watch, observe
+from labkit.measure.neighbours import Neighbours
 from labkit.measure.telemetry import Telemetry, find_source, header
+from labkit.measure.watch import Watch, observe
 from labkit.vulkan.device import Device
 
 QUIET_S = 5.0  # between two lines where the progress cannot change in place

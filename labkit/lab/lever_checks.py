@@ -48,7 +48,8 @@ def cannot_act(name: str, values: Sequence[Any], at: At, levers: Mapping[str, Le
     if not alike or len(alike[0]) < len({repr(value) for value in values}):
         return ""
     why = next((said for value in reversed(alike[0]) if (said := comes_to(name, value, at, levers)[1])), "")
-    return f"{name} cannot act at {', '.join(map(str, alike[0]))}: {why}"
+    shown = ", ".join(str(value[0] if isinstance(value, list) and len(value) == 1 else value) for value in alike[0])
+    return f"{name} cannot act at {shown}: {why}"
 
 
 def groups_of(cells: Sequence[At], name: str) -> list[tuple[dict[str, Any], list[Any]]]:

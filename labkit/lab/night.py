@@ -11,7 +11,8 @@ from statistics import median
 
 from labkit.errors import LabError
 from labkit.lab.folder import runs_folder
-from labkit.measure.neighbours import SETTLE_S, Neighbours
+from labkit.measure.neighbours import Neighbours
+from labkit.measure.watch import SETTLE_S
 
 RUN_BYTES = 5_000_000  # of a run nobody has seen yet
 SPARE_BYTES = 500_000_000  # that a night leaves free
@@ -95,7 +96,7 @@ def look(selector: str | None) -> Neighbours:
 
 def main(arguments: Sequence[str]) -> int:
     """`python -m labkit.lab.night [SELECTOR]`: prints who is on the device as JSON."""
-    from labkit.measure.neighbours import Observer, Watch, observe
+    from labkit.measure.watch import Observer, Watch, observe
 
     observer = Observer(None)
     if arguments:

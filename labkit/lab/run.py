@@ -31,7 +31,7 @@ from labkit.lab.record import (
 )
 from labkit.lab.redact import Redactor
 from labkit.lab.watching import DeviceWatch
-from labkit.measure.neighbours import Neighbours
+from labkit.measure.neighbours import Neighbours, together
 from labkit.vulkan.device import Device
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Run:
         self._device: str | None = None
         self._display: ProgressDisplay | None = None
         self._watch: DeviceWatch | None = None
+        self._met_before = record.neighbours  # of a run that is taken up again
         self._redactor = Redactor()
         self._told: dict[str, Any] = {}  # the device and the model as they were described
         self._rows: list[Measurement] = read_rows(path / "measurements.csv") if path else []
@@ -178,7 +179,8 @@ class Run:
 
     def met(self, seen: Neighbours) -> None:
         """Keeps who shared the device so far. A run that describes a `Device` looks by itself."""
-        update_record(self.folder, lambda _: {"neighbours": self._redactor.value(seen.model_dump())})
+        both = together(self._met_before, seen)
+        update_record(self.folder, lambda _: {"neighbours": self._redactor.value(both.model_dump())})
 
     def check(self, name: str, passed: bool, detail: str = "") -> bool:
         """Records a correctness gate; a speed is worth nothing where it failed. Returns `passed`."""

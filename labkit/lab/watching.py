@@ -4,8 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.lab.measurements import append_text
-from labkit.measure.neighbours import Neighbours, Watch, observe
+from labkit.measure.neighbours import Neighbours
 from labkit.measure.telemetry import Telemetry, find_source, header
+from labkit.measure.watch import Watch, observe
 from labkit.vulkan.device import Device
 
 PERIOD_S = 0.5  # between two readings of a notebook's run, which may take a night

@@ -38,15 +38,17 @@ def active_level(text: str) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A small file's text; nothing where it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
 
 
-def _number(path: Path, scale: float) -> float | None:
-    text = _text(path).strip()
+def number_of(path: Path, scale: float) -> float | None:
+    """The whole number in a file times `scale`; None where there is none."""
+    text = text_of(path).strip()
     return int(text) * scale if text.lstrip("-").isdigit() else None
 
 
@@ -74,14 +76,14 @@ class Amdgpu:
 
     def read(self) -> Reading:
         """The present."""
-        power = _number(self.hwmon / "power1_average", 1e-6)
-        core, memory = (_number(self.hwmon / f"freq{i}_input", 1e-6) for i in (1, 2))
-        busy = _number(self.folder / "gpu_busy_percent", 0.01)
+        power = number_of(self.hwmon / "power1_average", 1e-6)
+        core, memory = (number_of(self.hwmon / f"freq{i}_input", 1e-6) for i in (1, 2))
+        busy = number_of(self.folder / "gpu_busy_percent", 0.01)
         return Reading(
-            power_w=power if power is not None else _number(self.hwmon / "power1_input", 1e-6),
-            core_mhz=core if core is not None else active_level(_text(self.folder / "pp_dpm_sclk")),
-            memory_mhz=memory if memory is not None else active_level(_text(self.folder / "pp_dpm_mclk")),
-            temperature_c=_number(self.hwmon / "temp1_input", 1e-3),
+            power_w=power if power is not None else number_of(self.hwmon / "power1_input", 1e-6),
+            core_mhz=core if core is not None else active_level(text_of(self.folder / "pp_dpm_sclk")),
+            memory_mhz=memory if memory is not None else active_level(text_of(self.folder / "pp_dpm_mclk")),
+            temperature_c=number_of(self.hwmon / "temp1_input", 1e-3),
             utilisation=busy,
             limited=self.limited(),
         )
@@ -94,15 +96,15 @@ class Amdgpu:
             told = None
         if told is not None:
             return told
-        power, cap = (_number(self.hwmon / name, 1e-6) for name in ("power1_average", "power1_cap"))
-        power = power if power is not None else _number(self.hwmon / "power1_input", 1e-6)
-        heat, most = (_number(self.hwmon / name, 1e-3) for name in ("temp1_input", "temp1_crit"))
+        power, cap = (number_of(self.hwmon / name, 1e-6) for name in ("power1_average", "power1_cap"))
+        power = power if power is not None else number_of(self.hwmon / "power1_input", 1e-6)
+        heat, most = (number_of(self.hwmon / name, 1e-3) for name in ("temp1_input", "temp1_crit"))
         found = ["heat"] if heat is not None and most and heat >= most else []
         return "+".join([*found, "power cap"] if power is not None and cap and power >= AT_THE_CAP * cap else found)
 
     def memory(self) -> tuple[int, int] | None:
         """Bytes of device memory in use by everybody, and all there are."""
-        used, total = (_number(self.folder / f"mem_info_vram_{name}", 1) for name in ("used", "total"))
+        used, total = (number_of(self.folder / f"mem_info_vram_{name}", 1) for name in ("used", "total"))
         return None if used is None or not total else (int(used), int(total))
 
     def busy(self) -> dict[int, float] | None:
@@ -115,6 +117,9 @@ class Amdgpu:
 
     def facts(self) -> dict[str, Any]:
         """The power cap and the performance level asked for."""
-        cap, level = _number(self.hwmon / "power1_cap", 1e-6), _text(self.folder / "power_dpm_force_performance_level")
+        cap, level = (
+            number_of(self.hwmon / "power1_cap", 1e-6),
+            text_of(self.folder / "power_dpm_force_performance_level"),
+        )
         found: dict[str, Any] = {} if cap is None else {"power_limit_w": cap}
         return found | ({"performance_level": level.strip()} if level.strip() else {})

@@ -1,7 +1,7 @@
 """What the card says of itself while it works: power, clocks, temperature, load, read a few times a second by a thread.
 
-NVIDIA cards through NVML, AMD cards through amdgpu's files; a device that neither knows has no telemetry, and the
-columns stay empty: nothing is guessed.
+NVIDIA cards through NVML, AMD cards through amdgpu's files, Intel cards through i915's and xe's; a device that none of
+them knows has no telemetry, and the columns stay empty: nothing is guessed.
 """
 
 import threading
@@ -64,6 +64,7 @@ class Source(Protocol):
 def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, str]:
     """The source for `device`, and which it is; or None and why there is none. `root`: the file system's, for tests."""
     from labkit.measure.amdgpu import Amdgpu
+    from labkit.measure.intel import Intel
     from labkit.measure.nvml import Nvml
 
     if device.is_cpu:
@@ -72,6 +73,7 @@ def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, 
     for make in (
         lambda: Nvml.of(device.info.vendor_id, device.info.uuid, pci_address(device)),
         lambda: Amdgpu.of(device.info.vendor_id, pci_address(device), root),
+        lambda: Intel.of(device.info.vendor_id, pci_address(device), root),
     ):
         found, why = make()
         if found is not None:

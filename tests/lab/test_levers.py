@@ -77,6 +77,10 @@ def test_a_negative_control_is_where_a_lever_may_be_out_of_reach() -> None:
         check_plan(plan(("ub", "prompt"), cells), {})
 
 
+def test_a_parameter_that_takes_a_list_is_named_by_what_is_in_it() -> None:
+    assert cannot_act("ubs", [[32], [64]], {"prompt": 16}).startswith("ubs cannot act at 32, 64: a prompt of 16")
+
+
 def test_sixteen_streams_over_one_slot_queue_and_more_slots_than_streams_stay_empty() -> None:
     assert cannot_act("width", [4, 16], {"slots": 1}) == (
         "width cannot act at 4, 16: with 1 slots, 1 streams run and the rest wait"

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.measure.neighbours import Look, Neighbours, Observer, Process, Watch, others_load
+from labkit.measure.neighbours import Neighbours, Process, together
 from labkit.measure.processes import Client, cpu_seconds, drm_clients, family, process_seconds, read_fdinfo, size
+from labkit.measure.watch import Look, Observer, Watch, others_load
 
 PCI = "0000:03:00.0"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -243,6 +244,24 @@ def test_alone_on_an_idle_device_there_is_nothing_to_say_and_what_was_not_looked
     assert (seen.processes, seen.troubles, seen.cpu_others, seen.throttled) == ((), (), None, {})
     assert seen.unseen == (f"CPU load: {proc.root / 'stat'} cannot be read",)
     assert Neighbours().troubles == ()
+
+
+def test_what_was_seen_before_a_break_and_after_it_is_one_run_s() -> None:
+    peer = Process(pid=9, name="peer", when=("during",), memory_bytes=10, busy=0.2)
+    first = Neighbours(
+        looks=10, sources=("NVML",), processes=(peer,), throttled={"heat": 0.5}, spilled_bytes=7, cpu_others=0.2
+    )
+    again = peer.model_copy(update={"when": ("before", "during"), "memory_bytes": 30, "busy": None})
+    then = Neighbours(
+        looks=30, sources=("NVML", "CPU load"), processes=(again,), throttled={"power cap": 1.0}, cpu_others=0.4
+    )
+    both = together(first, then)
+    assert both.looks == 40
+    assert both.sources == ("NVML", "CPU load")
+    assert both.processes == (Process(pid=9, name="peer", when=("during", "before"), memory_bytes=30, busy=0.2),)
+    assert both.throttled == {"heat": 0.125, "power cap": 0.75}
+    assert (both.spilled_bytes, both.cpu_others) == (7, 0.35)
+    assert together(None, then) == then
 
 
 def test_a_process_whose_work_is_not_told_may_have_worked() -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from labkit.measure import telemetry
 from labkit.measure.amdgpu import Amdgpu, active_level, throttlers
+from labkit.measure.intel import Intel
 from labkit.measure.nvml import Nvml, dashed, load_library
 from labkit.measure.telemetry import Reading, Telemetry, csv_line, find_source, header
 from labkit.vulkan.device import Device
 
-AMD, NVIDIA = 0x1002, 0x10DE
+AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
 PCI = "0000:03:00.0"
 UUID = "997015552103678565ea21263bdf4c90"
 
@@ -112,6 +113,50 @@ def test_the_memory_of_a_card_is_that_of_everybody(tmp_path: Path) -> None:
     (folder / "mem_info_vram_total").write_text("34208743424\n")
     assert found.memory() == (34_000_000_000, 34_208_743_424)
     assert found.processes() is None
+
+
+def intel(root: Path, **files: str) -> Path:
+    """A device folder of i915 or xe; a double underscore in a name is a slash."""
+    folder = root / "sys/bus/pci/devices" / PCI
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("clock", "reason"),
+    [
+        ("drm__card1__gt__gt0__rps_act_freq_mhz", "drm__card1__gt__gt0__throttle_reason_{}"),
+        ("tile0__gt0__freq0__act_freq", "tile0__gt0__freq0__throttle__reason_{}"),
+    ],
+    ids=["i915", "xe"],
+)
+def test_an_intel_card_says_its_clock_its_power_and_what_holds_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, reason: str
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("labkit.measure.intel.time.monotonic", lambda: now[0])
+    sensors = {"hwmon__hwmon2__energy1_input": "5000000", "hwmon__hwmon2__power1_max": "190000000"}
+    folder = intel(tmp_path, **{clock: "2400"}, **sensors)
+    found, why = Intel.of(INTEL, PCI, tmp_path)
+    assert found is not None, why
+    assert found.facts() == {"power_limit_w": 190.0}
+    now[0] += 2.0
+    (folder / "hwmon/hwmon2/energy1_input").write_text("305000000")
+    assert found.read() == Reading(power_w=150.0, core_mhz=2400.0)  # 300 J in 2 s
+    flags = {"status": "1", "pl1": "1", "pl2": "0", "thermal": "1", "prochot": "0", "vr_tdc": "0"}
+    intel(tmp_path, **{reason.format(name): flag for name, flag in flags.items()})
+    assert found.limited() == "heat+power cap"
+    (folder / "hwmon/hwmon2/energy1_input").write_text("7")  # the counter began anew
+    assert found.read().power_w is None
+
+
+def test_an_intel_card_without_files_or_of_another_vendor_is_not_there(tmp_path: Path) -> None:
+    assert "has no files that can be read" in Intel.of(INTEL, PCI, tmp_path)[1]
+    assert Intel.of(AMD, PCI, tmp_path) == (None, "")
+    assert Intel.of(INTEL, None, tmp_path)[1] == "its Vulkan driver does not say where it is on the PCI bus"
 
 
 class FakeNvml:
