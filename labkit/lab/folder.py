@@ -36,6 +36,7 @@ PROGRESS = "progress.json"
 NOTEBOOK = "notebook.ipynb"
 ABANDONED_S = 600  # a folder is made in a moment; one that never got its name belongs to a process that died
 LIVE_FILES = (ALIVE, ".write", HEARTBEAT, PROGRESS)
+JUDGED_AGAIN = "audit.json"  # what the detectors of the day say, so no part of what the run left
 
 
 def runs_folder(root: Path) -> Path:
@@ -147,10 +148,11 @@ class RunFolder:
 
 
 def hash_artefacts(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file of the run, by its path in the folder; `run.json` and live files left out."""
+    """SHA-256 of each file of the run, by its path in the folder; `run.json`, live files and the audit left out."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     names = {path.relative_to(folder).as_posix(): path for path in files}
-    return {name: sha256_file(path) for name, path in names.items() if name != "run.json" and name not in LIVE_FILES}
+    left_out = ("run.json", JUDGED_AGAIN, *LIVE_FILES)
+    return {name: sha256_file(path) for name, path in names.items() if name not in left_out}
 
 
 def drop_torn_line(path: Path) -> None:

@@ -14,6 +14,10 @@ def judge_run(folder: Path) -> Any:
 
 
 def judged_fields(folder: Path) -> dict[str, Any]:
-    """The record's `verdict` field as it is stored; empty when there is no plan to judge by."""
+    """Audits the run, which keeps the result in its folder, and judges it: the record's `verdict` field as it is stored;
+    empty when there is no plan to judge by."""
+    from labkit.audit.stored import run_audit
+
+    run_audit(folder)
     verdict = judge_run(folder)
     return {} if verdict is None else {"verdict": verdict.model_dump(mode="json")}

@@ -118,7 +118,11 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
     shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
     faults: tuple[str, ...] = ()
     if verdict.outcome == "invalid" and judge(plan, rows).outcome != "invalid" and record.plan_hash == plan_hash:
-        faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
+        from labkit.audit.stored import run_audit
+
+        if judge(plan, rows, record.checks).outcome == "invalid":
+            faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
+        faults += run_audit(folder, store=False).failed
     return EntryEvent(
         utc=utc,
         run=record.id,
@@ -186,8 +190,8 @@ def import_notes(root: Path, paths: Iterable[Path]) -> list[tuple[NotesFile, int
 
 
 def waive(root: Path, run: str, fault: str, reason: str) -> Path:
-    """Lets an invalid run count, for a reason that is printed on its entry. `fault` is the name of the failed check, or
-    `unchecked`. LedgerError when the run is not in the ledger or has no such fault."""
+    """Lets an invalid run count, for a reason that is printed on its entry. `fault` is the name of a failed check or of
+    a detector that failed it, or `unchecked`. LedgerError when the run is not in the ledger or has no such fault."""
     event = require_run(read_events(root), run)
     if fault not in event.faults:
         has = f"it has: {', '.join(event.faults)}" if event.faults else "nothing about it can be waived"

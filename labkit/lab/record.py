@@ -31,6 +31,7 @@ EXIT_CODES: dict[str, int] = {
     "crashed": 4,
     "timed-out": 5,
 }
+WITHHELD = 3  # a completed run whose finding the audit withholds
 
 
 def was_refused(record: "RunRecord", folder: Path) -> bool:
@@ -46,8 +47,18 @@ def was_refused(record: "RunRecord", folder: Path) -> bool:
 
 
 def exit_code(record: "RunRecord", folder: Path) -> int:
-    """The exit code of a run: that of its state, or 2 where what it was given was refused."""
-    return 2 if was_refused(record, folder) else EXIT_CODES[record.state]
+    """The exit code of a run: that of its state, 2 where what it was given was refused, 3 where the audit fails it."""
+    if was_refused(record, folder):
+        return 2
+    return WITHHELD if record.state == "completed" and audit_fails(folder) else EXIT_CODES[record.state]
+
+
+def audit_fails(folder: Path) -> bool:
+    """Whether the audit kept in a run's folder fails it."""
+    from labkit.audit.stored import read_kept
+
+    kept = read_kept(folder)
+    return kept is not None and bool(kept.audit.failed)
 
 
 def utc_now() -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import LabError
-from labkit.lab.record import RunRecord, read_record, was_refused
+from labkit.lab.record import RunRecord, audit_fails, read_record, was_refused
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ def report(root: Path, folder: Path, settled: Settled) -> None:
     lines = [f"{record.experiment}: {record.state}{': ' + record.reason if record.reason else ''}"]
     if record.verdict:
         lines.append(f"verdict: {verdict_line(record)}")
+    lines += audit_lines(folder)
     failed = [check.name for check in record.checks if not check.passed]
     if failed:
         lines.append(f"failed checks: {', '.join(failed)}")
@@ -107,6 +108,15 @@ def report(root: Path, folder: Path, settled: Settled) -> None:
     print("\n".join(lines), file=sys.stderr)
 
 
+def audit_lines(folder: Path) -> list[str]:
+    """What the audit kept in a run's folder warns of and fails, root causes alone."""
+    from labkit.audit.stored import read_kept
+
+    kept = read_kept(folder)
+    groups = kept.audit.groups() if kept is not None else []
+    return [f"audit: {group.outcome}, {group.root.detector}: {group.root.text}" for group in groups]
+
+
 def verdict_line(record: RunRecord) -> str:
     """The verdict's outcome and the words it gives for it."""
     verdict = record.verdict or {}
@@ -116,6 +126,8 @@ def verdict_line(record: RunRecord) -> str:
 
 def next_step(record: RunRecord, folder: Path) -> str:
     """The command that most likely follows."""
+    if record.state == "completed" and audit_fails(folder):
+        return f"./lab audit {record.id} shows the arithmetic; ./lab ledger waive lets the run count all the same"
     if record.state == "completed":
         return "./lab notebook to look into it, ./lab publish to share it"
     if record.state in ("killed", "timed-out", "crashed"):

@@ -272,7 +272,7 @@ def judge_folder(folder: Path) -> Verdict:
     """The verdict on the run in `folder`, by its own plan.json, measurements.csv and run.json.
 
     Its notices tell of every deviation from the plan. Invalid when plan.json is not the plan whose hash the record
-    holds. ParameterError without a readable plan."""
+    holds, or when the audit fails it. ParameterError without a readable plan."""
     from labkit.lab.deviations import deviation_words
     from labkit.lab.measurements import read_rows
     from labkit.lab.record import read_record
@@ -284,6 +284,10 @@ def judge_folder(folder: Path) -> Verdict:
     if record.plan_hash != stored_hash(folder / "plan.json"):
         changed = "plan.json was changed after it was declared: its hash is not the record's"
         return verdict.model_copy(update={"outcome": "invalid", "reason": changed})
+    from labkit.audit.stored import run_audit, withheld_reason
+
+    if verdict.outcome != "invalid" and (withheld := withheld_reason(run_audit(folder, store=False))):
+        return verdict.model_copy(update={"outcome": "invalid", "reason": withheld})
     return verdict
 
 
