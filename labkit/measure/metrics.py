@@ -14,8 +14,8 @@ class Metric:
     """A quantity that is measured.
 
     `id` is its name in `measurements.csv` and in rules, `unit` what its values are in ("1" for a share or a count),
-    `better` the direction an improvement goes. `timed` metrics come from a clock: they are worth nothing where a
-    correctness check failed."""
+    `better` the direction an improvement goes, `name` what the field calls it where that is another name. `timed`
+    metrics come from a clock: they are worth nothing where a correctness check failed."""
 
     id: str
     unit: str
@@ -23,6 +23,7 @@ class Metric:
     definition: str
     formula: str
     timed: bool = False
+    name: str = ""
 
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower", "none"):
@@ -37,8 +38,9 @@ class Metric:
         return f"<table><tr>{cells}</tr></table>"
 
     def row(self) -> tuple[str, ...]:
-        """Id, unit, better direction, definition, formula."""
-        return (self.id, self.unit, self.better, self.definition, self.formula)
+        """Id, unit, better direction, definition with the field's name for it, formula."""
+        definition = f"{self.name}: {self.definition}" if self.name else self.definition
+        return (self.id, self.unit, self.better, definition, self.formula)
 
 
 METRICS: dict[str, Metric] = {}
@@ -52,11 +54,12 @@ def define(
     formula: str,
     *,
     timed: bool = False,
+    name: str = "",
 ) -> Metric:
     """Registers a metric. ParameterError when the id is taken: one name never means two things."""
     if id in METRICS:
         raise ParameterError(f"the metric {id} is defined already: {METRICS[id].definition}")
-    METRICS[id] = Metric(id, unit, better, definition, formula, timed)
+    METRICS[id] = Metric(id, unit, better, definition, formula, timed, name)
     return METRICS[id]
 
 
@@ -64,7 +67,8 @@ def metric(id: str) -> Metric:
     """The registered metric. ParameterError, with the nearest names, for an unknown one."""
     if id in METRICS:
         return METRICS[id]
-    near = difflib.get_close_matches(str(id), METRICS, n=3, cutoff=0.5)
+    near = [known.id for known in METRICS.values() if known.name and known.name.lower() == str(id).lower()]
+    near += [name for name in difflib.get_close_matches(str(id), METRICS, n=3, cutoff=0.5) if name not in near]
     near += [name for name in sorted(METRICS) if str(id) and str(id) in name and name not in near]
     advice = f"did you mean {', '.join(near[:3])}?" if near else f"there are: {', '.join(sorted(METRICS))}"
     raise ParameterError(f"{id!r} is not a registered metric; {advice}")
@@ -74,7 +78,7 @@ def metric(id: str) -> Metric:
 define(
     "decode_tok_s", "tok/s", "higher",
     "token ids emitted by all streams a second of wall time, while every stream decodes",
-    "emitted tokens in the window / seconds of the window", timed=True,
+    "emitted tokens in the window / seconds of the window", timed=True, name="decode throughput",
 )  # fmt: skip
 define(
     "stream_tok_s", "tok/s", "higher",
@@ -84,7 +88,7 @@ define(
 define(
     "prefill_tok_s", "tok/s", "higher",
     "prompt tokens processed a second of wall time, cached tokens not counted",
-    "prompt tokens computed / seconds from the first chunk's submit to its last row done", timed=True,
+    "prompt tokens computed / seconds from the first chunk's submit to its last row done", timed=True, name="prefill throughput",
 )  # fmt: skip
 define(
     "total_tok_s", "tok/s", "higher",
@@ -97,25 +101,30 @@ define(
 )  # fmt: skip
 define(
     "goodput_req_s", "req/s", "higher", "requests a second that met all declared limits (ttft, tpot, e2e) at once",
-    "requests within every limit / makespan_s", timed=True,
+    "requests within every limit / makespan_s", timed=True, name="goodput",
+)  # fmt: skip
+
+define(
+    "goodput_tok_s", "tok/s", "higher", "token ids a second of the requests that met all declared limits at once",
+    "completion tokens of requests within every limit / makespan_s", timed=True, name="token goodput",
 )  # fmt: skip
 
 # Latency
 define(
     "ttft_s", "s", "lower", "time to first token: from submit to the first non-empty token",
-    "first token time - submit time", timed=True,
+    "first token time - submit time", timed=True, name="TTFT",
 )  # fmt: skip
 define(
     "tpot_s", "s", "lower", "time per output token of a request after its first; every request weighs the same",
-    "(e2e_s - ttft_s) / (completion tokens - 1)", timed=True,
+    "(e2e_s - ttft_s) / (completion tokens - 1)", timed=True, name="TPOT",
 )  # fmt: skip
 define(
     "itl_s", "s", "lower", "inter-token latency: every gap between consecutive tokens, pooled over requests",
-    "token time[i] - token time[i-1]", timed=True,
+    "token time[i] - token time[i-1]", timed=True, name="ITL",
 )  # fmt: skip
 define(
     "e2e_s", "s", "lower", "end to end: from submit to a request's last token",
-    "last token time - submit time", timed=True,
+    "last token time - submit time", timed=True, name="E2EL",
 )  # fmt: skip
 define(
     "makespan_s", "s", "lower", "wall time of a fixed batch, from the first submit to the last token of all",
@@ -168,7 +177,10 @@ define(
     "marginal_prefill_ms", "ms", "lower", "time that one more prompt token costs, between two lengths of a prompt",
     "1000 * (ttft_s at the longer - ttft_s at the shorter) / (tokens longer)", timed=True,
 )  # fmt: skip
-define("tokens_per_step", "tok", "higher", "token ids emitted by a stream a step", "emitted tokens / (streams * steps)")
+define(
+    "tokens_per_step", "tok", "higher", "token ids emitted by a stream a step, accepted drafts and the model's own",
+    "emitted tokens / (streams * steps)", name="tokens per step",
+)  # fmt: skip
 define("dispatches", "1", "lower", "dispatches recorded for one step", "length of the program's dispatch list")
 define("submits", "1", "lower", "queue submissions made for the measured work", "count of vkQueueSubmit")
 
@@ -225,7 +237,10 @@ define(
 )  # fmt: skip
 
 # Speculation
-define("acceptance", "1", "higher", "share of drafted tokens the model accepted", "accepted drafts / drafted tokens")
+define(
+    "acceptance", "1", "higher", "share of drafted tokens the model accepted", "accepted drafts / drafted tokens",
+    name="acceptance rate",
+)  # fmt: skip
 define(
     "accepted_per_step", "tok", "higher", "drafted tokens accepted a verification step, the model's own not counted",
     "accepted drafts / verification steps",
@@ -236,7 +251,10 @@ define("power_w", "W", "lower", "mean power of the device during the measured wi
 define("core_mhz", "MHz", "none", "clock of the device's shader cores during the window", "mean of telemetry samples")
 define("memory_mhz", "MHz", "none", "clock of the device's memory during the window", "mean of telemetry samples")
 define("temperature_c", "°C", "none", "temperature of the device during the window", "mean of telemetry samples")
-define("j_per_token", "J/tok", "lower", "energy of the device a token emitted", "power_w * seconds / emitted tokens")
+define(
+    "j_per_token", "J/tok", "lower", "energy of the device a token emitted", "power_w * seconds / emitted tokens",
+    name="J/token",
+)  # fmt: skip
 
 # Quality and correctness
 define(

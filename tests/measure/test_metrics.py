@@ -42,6 +42,33 @@ def test_rates_are_better_higher_and_times_lower() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "id", "unit", "better"),
+    [
+        ("TTFT", "ttft_s", "s", "lower"),
+        ("TPOT", "tpot_s", "s", "lower"),
+        ("ITL", "itl_s", "s", "lower"),
+        ("goodput", "goodput_req_s", "req/s", "higher"),
+        ("prefill throughput", "prefill_tok_s", "tok/s", "higher"),
+        ("decode throughput", "decode_tok_s", "tok/s", "higher"),
+        ("acceptance rate", "acceptance", "1", "higher"),
+        ("tokens per step", "tokens_per_step", "tok", "higher"),
+        ("J/token", "j_per_token", "J/tok", "lower"),
+    ],
+)
+def test_what_the_field_measures_is_there_under_its_own_name(name: str, id: str, unit: str, better: str) -> None:
+    known = METRICS[id]
+    assert (known.name, known.unit, known.better) == (name, unit, better)
+    assert f"{name}: " in known.row()[3]
+    with pytest.raises(ParameterError, match=rf"did you mean {id}"):
+        metric(name)
+
+
+def test_no_two_metrics_share_a_name_of_the_field() -> None:
+    names = [known.name for known in METRICS.values() if known.name]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
     ("wrong", "near"),
     [("decode_toks", "decode_tok_s"), ("ttft", "ttft_s"), ("prefil_tok_s", "prefill_tok_s"), ("gpu_ms", "gpu_ms_step")],
 )
