@@ -11,10 +11,10 @@ import numpy as np
 
 from labkit.errors import ParameterError
 from labkit.lab.differences import Difference, bound_words, differences
-from labkit.lab.effects import by_block, centre
+from labkit.lab.effects import by_block, centre, settled_rows
 from labkit.lab.lab import StoredRun
 from labkit.lab.measurements import Measurement, read_rows
-from labkit.lab.plan import cell_words
+from labkit.lab.plan import Plan, cell_words
 from labkit.lab.record import RunRecord, canonical_cell
 from labkit.lab.session_spread import AnchorCheck, History, Spread, check_anchor, plan_of, spread_of, unpaired_interval
 from labkit.measure import statistics
@@ -115,6 +115,11 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         if min(min(end.values()) for end in ends) <= 0:
             notices.append(f"{name} at {cell_words(json.loads(cells[0]))} has samples that are not above 0: no ratio")
             continue
+        if paired and not ends[0].keys() & ends[1].keys():
+            notices.append(
+                f"{name} at {cell_words(json.loads(cells[0]))} was never measured in one block of both: no ratio"
+            )
+            continue
         spread = None if paired else spread_for(known, old, new, name, cells, anchor)
         bad = bool(faults) and known_metric(name).timed
         rows.append(cell_ratio(cells, name, ends, level, spread, anchor, invalid=bad))
@@ -124,6 +129,26 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         old.record.id, new.record.id, paired, level, tuple(rows), tuple(found), upgrade, anchor,
         bound_words(found, paired), tuple(notices),
     )  # fmt: skip
+
+
+def against_control(plan: Plan, rows: Sequence[Measurement], name: str | None = None) -> tuple[CellRatio, ...]:
+    """Every cell of a plan over its control (else over what the rule compares with, else the first cell) in a metric,
+    the rule's where none is named: paired by block, with intervals that all hold together in 95 % of cases (Bonferroni).
+    Cells without a block in common with the control are left out. ParameterError for a metric there is not."""
+    metric_id = known_metric(name or plan.rule.metric).id
+    control = canonical_cell(plan.control or plan.rule.against or plan.cells[0])
+    kept, _ = settled_rows(plan, rows)
+    base = by_block(kept, metric_id, control)
+    cells = [(cell, by_block(kept, metric_id, canonical_cell(cell))) for cell in plan.cells]
+    cells = [
+        (cell, values) for cell, values in cells if canonical_cell(cell) != control and base.keys() & values.keys()
+    ]
+    cells = [(cell, values) for cell, values in cells if min(*base.values(), *values.values()) > 0]
+    level = statistics.family_level(max(1, len(cells)))
+    return tuple(
+        cell_ratio((canonical_cell(cell),) * 2, metric_id, (base, values), level, None, None, invalid=False)
+        for cell, values in cells
+    )
 
 
 def common_cells(a: Sequence[Measurement], b: Sequence[Measurement]) -> tuple[list[tuple[str, str]], list[Difference]]:
@@ -211,12 +236,14 @@ def is_upgrade(found: Sequence[Difference]) -> bool:
 
 
 def failed_checks(old: RunRecord, new: RunRecord) -> list[str]:
-    """A line for each run whose correctness checks failed: its speeds are worth nothing."""
+    """A line for each run that failed a check of correctness, or whose verdict is invalid: its speeds are worth nothing."""
     found = []
     for run in (old, new):
         failed = [check.name for check in run.checks if not check.passed]
         if failed:
             found.append(f"{run.id} failed its check {', '.join(failed)}: its speeds are invalid")
+        elif (run.verdict or {}).get("outcome") == "invalid":
+            found.append(f"{run.id} is invalid: {(run.verdict or {}).get('reason')}")
     return found
 
 

@@ -37,6 +37,7 @@ from labkit.vulkan.device import Device
 if TYPE_CHECKING:
     import pandas
 
+    from labkit.lab.compare import CellRatio
     from labkit.lab.lab import Lab
     from labkit.lab.plan import Rule
 
@@ -324,6 +325,16 @@ class Run:
         if verdict is None:
             raise RunError(f"the run {self.id} has no plan to judge by; give it one with run.plan(...)")
         return verdict
+
+    def cells(self, metric: str | None = None) -> "tuple[CellRatio, ...]":
+        """Each cell of the plan over its control so far, with a word; see `labkit.lab.compare.against_control`. RunError
+        when there is no plan."""
+        from labkit.lab.compare import against_control
+        from labkit.lab.plan import read_plan
+
+        if self.record.plan_hash is None:
+            raise RunError(f"the run {self.id} has no plan that says what its cells are read against")
+        return against_control(read_plan(self.folder / "plan.json"), self._rows, metric)
 
     def __repr__(self) -> str:
         record = self.record

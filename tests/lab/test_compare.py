@@ -14,10 +14,11 @@ from ledger_runs import DEVICE, EIGHT, ONE, make_lab, make_plan, make_run
 
 from labkit.commands.compare import command
 from labkit.errors import ParameterError
-from labkit.lab.compare import Comparison, compare_runs
+from labkit.lab.compare import Comparison, against_control, compare_runs
 from labkit.lab.lab import StoredRun
+from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Anchor
-from labkit.lab.record import read_record
+from labkit.lab.record import canonical_cell, read_record
 from labkit.lab.session_spread import ASSUMED, MANY, Spread, unpaired_interval
 from labkit.measure import statistics
 
@@ -259,6 +260,28 @@ def test_two_runs_that_cannot_be_compared_are_refused_in_one_line(lab: Path) -> 
     empty = make_run(lab, number=4, samples=[])
     with pytest.raises(ParameterError, match="measured nothing"):
         compare_runs(lab, old, StoredRun(read_record(empty), empty))
+
+
+def test_the_cells_of_a_sweep_are_read_against_its_control_with_intervals_that_hold_together() -> None:
+    cells = [{"width": width} for width in (1, 2, 4, 8)]
+    rng = np.random.default_rng(3)
+    rows = [
+        Measurement(
+            block, 0, canonical_cell(cell), "step_ms", math.exp(rng.normal(0, 0.01)) * (2 if cell == EIGHT else 1), ""
+        )
+        for block in range(10)
+        for cell in cells
+    ]
+    plan = make_plan(cells=cells, rule={"metric": "step_ms"})
+    found = against_control(plan, rows)
+    assert [cell.cell for cell in found] == ["width=2", "width=4", "width=8"]
+    assert found[2].word == "slower"  # a step that takes twice as long
+    alone = statistics.interval(
+        np.log([rows[4 * block + 3].value / rows[4 * block].value for block in range(10)]), 1 - 0.05 / 3
+    ).exp()
+    assert (found[2].low, found[2].high) == pytest.approx((alone.low, alone.high))
+    assert against_control(plan, rows[:0]) == ()
+    assert against_control(plan, rows, "ttft_s") == ()
 
 
 # The verb

@@ -68,6 +68,10 @@ def test_exploring_is_one_call_and_promoting_repeats_it_by_a_plan(lab: Lab) -> N
     assert new.record.program_fingerprints == {"decode": "abc"}
     assert f"promoted_from: {run.id}" in new.record.notes
     new.check("ids", passed=True)
+    assert [(cell.cell, cell.word) for cell in new.cells()] == [
+        ("kv=f16, width=4", "faster"),
+        ("kv=f16, width=8", "faster"),
+    ]
     new.conclude()
     assert new.record.verdict is not None
     assert (new.record.verdict["outcome"], new.record.verdict["word"]) == ("confirmed", "faster")
