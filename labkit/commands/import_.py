@@ -1,5 +1,6 @@
 """`lab import`: a run from another machine, judged by this lab."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -16,8 +17,10 @@ def command(archive: Path, no_ledger: bool, no_page: bool, as_json: bool) -> Non
     Everything in ZIP is checked before the run appears; this lab then judges it by its own samples and enters it in the
     ledger. Importing it again changes nothing.
     """
+    from labkit.audit.stored import run_audit
     from labkit.lab.importing import import_run
     from labkit.lab.lab import Lab
+    from labkit.lab.record import WITHHELD
     from labkit.lab.settle import report, settle
 
     lab = Lab()
@@ -26,6 +29,7 @@ def command(archive: Path, no_ledger: bool, no_page: bool, as_json: bool) -> Non
     click.echo(f"imported {name}" if done.new else f"{name} is here already; its record is unchanged", err=True)
     if done.disagreement:
         click.echo(f"careful: {done.disagreement}", err=True)
+    audit = run_audit(done.folder)
     settled = settle(
         lab.root,
         done.folder,
@@ -36,3 +40,5 @@ def command(archive: Path, no_ledger: bool, no_page: bool, as_json: bool) -> Non
     report(lab.root, done.folder, settled)
     if as_json:
         click.echo(done.record.to_json(), nl=False)
+    if audit.failed:
+        sys.exit(WITHHELD)

@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from labkit.errors import LedgerError
 from labkit.lab.plan import Plan
 from labkit.lab.record import Frozen, RunRecord
 
@@ -43,10 +42,12 @@ class Coverage(Frozen):
 
 
 def coverage_of(record: RunRecord, plan: Plan, folder: Path) -> Coverage:
-    """What the run in `folder` covered. LedgerError when its requests cannot be read."""
+    """What the run in `folder` covered. RunError when its requests cannot be read."""
+    from labkit.audit.run_evidence import read_lines
+
     weights = (record.model or {}).get("bytes_by_type")
     counted = {str(name): int(size) for name, size in weights.items()} if isinstance(weights, Mapping) else {}
-    seen = requested_coverage(read_requests(folder / "requests.jsonl"))
+    seen = requested_coverage(read_lines(folder / "requests.jsonl"))
     known = {name: value for name, value in seen if value} | {"weights": counted}  # counted goes before planned
     return planned_coverage(plan, record.parameters).model_copy(update=known)
 
@@ -87,21 +88,6 @@ def requested_coverage(requests: Iterable[Mapping[str, Any]]) -> Coverage:
         depth=spanned((n, n) for n in depths),
         contents=len(contents) or None,
     )
-
-
-def read_requests(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a `requests.jsonl`; none where there is none. LedgerError names the line that is not one."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise LedgerError(f"{path}, line {number}, is not a request: it must be a JSON object")
-            yield row
 
 
 def counts(cells: Iterable[Mapping[str, Any]], name: str) -> list[int]:

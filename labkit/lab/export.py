@@ -11,11 +11,16 @@ from typing import Any
 
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import MOST_BYTES, PART, Manifest, Packed, write_archive
-from labkit.lab.folder import LIVE_FILES
+from labkit.lab.folder import JUDGED_AGAIN, LIVE_FILES
 from labkit.lab.record import SCHEMA, RunRecord, read_record, write_atomic
 from labkit.lab.redact import Redaction, Scrubber
 
-CAME_IN = "import.json"  # how a run from elsewhere came here: of this lab, not of the run
+CAME_IN = "import.json"  # how a run from elsewhere came here
+OF_THE_LAB = (
+    *LIVE_FILES,
+    CAME_IN,
+    JUDGED_AGAIN,
+)  # what a lab puts into a run's folder: never taken from another's word
 # What a run may leave; further files are the run's where its record has their hash, else the lab put them there later.
 RUN_FILES = frozenset(
     {"plan.json", "measurements.csv", "requests.jsonl", "telemetry.csv", "warmup.csv"}
@@ -88,7 +93,7 @@ def redacted_files(folder: Path, record: RunRecord, scrubber: Scrubber) -> tuple
     contents: dict[str, bytes] = {}
     unmasked: dict[str, str] = {}
     total = 0
-    for name in sorted({*RUN_FILES, *record.artefacts} - {*LIVE_FILES, CAME_IN, "run.json"}):
+    for name in sorted({*RUN_FILES, *record.artefacts} - {*OF_THE_LAB, "run.json"}):
         path = folder / name
         if path.is_symlink():
             raise RunError(f"{path} is a link; a run's archive holds plain files: put the file itself there")

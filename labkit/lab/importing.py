@@ -9,8 +9,8 @@ from pathlib import Path
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import Archive, open_archive
 from labkit.lab.capture import sha256_file
-from labkit.lab.export import CAME_IN
-from labkit.lab.folder import LIVE_FILES, NEW, PARTIAL, runs_folder
+from labkit.lab.export import CAME_IN, OF_THE_LAB
+from labkit.lab.folder import NEW, PARTIAL, runs_folder
 from labkit.lab.lab import EXPERIMENT_NAME
 from labkit.lab.record import RunRecord, read_record, utc_now, write_atomic
 from labkit.lab.verdict import Verdict, judge_folder
@@ -110,8 +110,10 @@ def check_run(archive: Archive, folder: Path) -> None:
 def check_artefacts(archive: Archive, record: RunRecord) -> None:
     """RunError when a file the record names is missing, or is not the one it names."""
     files = archive.manifest.files
+    if foreign := sorted({*OF_THE_LAB} & {*files}):
+        raise RunError(f"it holds {foreign[0]}, which only the lab that has the run may write")
     for name, known in record.artefacts.items():
-        if name in LIVE_FILES:
+        if name in OF_THE_LAB:
             continue
         if name not in files:
             raise RunError(f"{name} is missing, which run.json names")

@@ -79,7 +79,10 @@ def test_a_run_comes_home_with_every_byte_and_the_home_lab_judges_and_enters_it(
     folder = home / "data" / "runs" / original.name
     came = json.loads((folder / "import.json").read_text())
     assert came["archive_sha256"] == hashlib.sha256(zipped.read_bytes()).hexdigest()
-    assert {n: c for n, c in everything(folder).items() if n != "import.json"} == everything(original)
+    assert {n: c for n, c in everything(folder).items() if n not in ("import.json", "audit.json")} == everything(
+        original
+    )
+    assert (folder / "audit.json").is_file()  # made here
     text = (home / "FINDINGS.md").read_text()
     assert "is **5.000× [4.972, 5.028]**" in text
     assert f"**Measured elsewhere**: {original.name} came in an archive (SHA-256 {came['archive_sha256'][:12]})" in text
@@ -245,6 +248,13 @@ def changed_sample(entries: Entries) -> None:
     entries[at] = (entries[at][0], entries[at][1].replace(b"20.0", b"21.0", 1))
 
 
+def with_audit(entries: Entries) -> None:
+    """An archive that brings its own audit, listed in its manifest."""
+    adding("run/audit.json", b"{}")(entries)
+    listed = {"bytes": 2, "sha256": hashlib.sha256(b"{}").hexdigest()}
+    rewriting(MANIFEST, lambda manifest: manifest["files"].update({"audit.json": listed}))(entries)
+
+
 HOSTILE: dict[str, tuple[Callable[[Entries], None], str]] = {
     "climbing": (adding("run/../../../evil.txt"), "climbs out of its folder"),
     "climbing-windows": (adding("run\\..\\evil.txt"), "climbs out of its folder"),
@@ -262,6 +272,7 @@ HOSTILE: dict[str, tuple[Callable[[Entries], None], str]] = {
     "many": (lambda entries: [adding(f"run/{i}")(entries) for i in range(1001)] and None, "lists 1,00"),
     "no-manifest": (without(MANIFEST), f"has no {MANIFEST}"),
     "missing": (without("run/measurements.csv"), "lacks run/measurements.csv"),
+    "own-audit": (with_audit, "it holds audit.json, which only the lab that has the run may write"),
     "missing-artefact": (dropped_from_both, "log.txt is missing, which run.json names"),
     "changed": (changed_sample, "measurements.csv was changed: its SHA-256 is not the manifest's"),
     "newer-manifest": (rewriting(MANIFEST, lambda m: m.update(schema=2)), "is of schema 2, and this labkit reads schema 1"),
