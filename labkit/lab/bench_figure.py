@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError
 from labkit.lab.figures import scaling
+from labkit.lab.verdict import count
 from labkit.measure.bench.report import RATE, Results, Row, number
 from labkit.measure.bench.settings import OURS
 
@@ -15,16 +16,17 @@ if TYPE_CHECKING:
 
 
 def figure(rows: Sequence[Row], results: Results, *, subtitle: str) -> Any:
-    """Decode rates over streams (else prefill rates over prompt lengths), a line a runtime and quantisation; a plotly
-    figure. ImportError without plotly, ParameterError when there is nothing to draw."""
-    phase = "decode" if len({row.cell.streams for row in rows if row.cell.phase == "decode"}) > 1 else "prefill"
+    """Decode rates over streams; else prefill rates over prompt lengths; else decode rates over depths. A line a runtime
+    and quantisation; a plotly figure. ImportError without plotly, ParameterError when there is nothing to draw."""
+    several = len({row.cell.streams for row in rows if row.cell.phase == "decode"}) > 1
+    phase = "decode" if several or not any(row.cell.phase == "prefill" for row in rows) else "prefill"
     chosen = [row.cell for row in rows if row.cell.phase == phase]
     if not chosen:
         raise ParameterError("there is no cell to draw")
     shallow = min(cell.prompt for cell in chosen)
-    if phase == "decode":
+    if several:
         chosen = [cell for cell in chosen if cell.prompt == shallow]
-    rate, knob = RATE[phase], "streams" if phase == "decode" else "prompt"
+    rate, knob = RATE[phase], "streams" if several else "prompt"
     points = [(cell, value) for cell in chosen for value in results.values(cell, rate).values()]
     columns = {
         knob: [getattr(cell, knob) for cell, _ in points],
@@ -34,13 +36,13 @@ def figure(rows: Sequence[Row], results: Results, *, subtitle: str) -> Any:
     best = max((row for row in rows if row.cell in chosen and row.cell.runtime == OURS), key=lambda r: r.rate.estimate)
     made = number(best.rate.estimate, 4)
     title = (
-        f"{made} tokens a second decoded by {best.cell.streams} streams ({best.cell.quant})"
+        f"{made} tokens a second decoded by {count(best.cell.streams, 'stream')} ({best.cell.quant})"
         if phase == "decode"
         else f"{made} prompt tokens a second, {best.cell.prompt} at once ({best.cell.quant})"
     )
     return scaling(
         columns, knob, rate, title=title, subtitle=subtitle, series="runtime", log_y=True,
-        x_title="streams" if phase == "decode" else "tokens of the prompt", y_title="tokens a second",
+        x_title="streams" if several else "tokens of the prompt", y_title="tokens a second",
     )  # fmt: skip
 
 

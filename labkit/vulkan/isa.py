@@ -26,7 +26,7 @@ NAMES = {
     "registers": ("Register Count", "Registers", "Max live registers"),
     "spilled_vgprs": ("Spilled VGPRs", "Spill count"),
     "spilled_sgprs": ("Spilled SGPRs",),
-    "scratch_bytes": ("Scratch size", "Scratch Memory Size", "Stack Size", "Local Memory Size"),
+    "scratch_bytes": ("Scratch size", "Scratch Memory Size", "Stack Size"),  # NVIDIA calls every local memory 2^36
     "shared_bytes": ("LDS size", "Shared Memory Size", "Workgroup Memory Size"),
     "occupancy": ("Subgroups per SIMD",),
     "code_bytes": ("Code size", "Code Size", "Binary Size"),
@@ -157,7 +157,7 @@ def _texts(device: Device, which: Any) -> dict[str, str]:
 
 
 def numbers_of(found: Mapping[str, float | int]) -> dict[str, float | int | None]:
-    """Our names for a driver's statistics; several that mean one thing (NVIDIA's stack and local memory) take the most."""
+    """Our names for a driver's statistics; of several that mean one thing the most."""
     made: dict[str, float | int | None] = {}
     for name, known in NAMES.items():
         values = [found[key] for key in known if key in found]

@@ -1,4 +1,4 @@
-"""The picture of a bench: decode rates over streams, or prefill rates where nothing was decoded."""
+"""The picture of a bench: decode rates over streams, prefill rates over prompts, or decode rates over depths."""
 
 import json
 from types import SimpleNamespace
@@ -36,6 +36,18 @@ def test_the_figure_is_of_decode_rates_or_of_prefill_where_there_are_none() -> N
     assert "prompt tokens a second" in figure(only.rows(), only, subtitle="").layout.title.text
     with pytest.raises(ParameterError, match="no cell to draw"):
         figure([], Results(), subtitle="")
+
+
+def test_one_stream_at_several_depths_is_drawn_over_them() -> None:
+    """With prompts measured too the picture is of those; `--prompt none` leaves the depths."""
+    found = Results()
+    for depth, rate in ((16, 240.0), (4096, 230.0)):
+        found.add(Cell("labkit", "f16", "decode", 1, depth), 0, Sample({"decode_tok_s": rate}, [], 0.0, 1.0))
+    drawn = figure(found.rows(), found, subtitle="")
+    assert "240.0 tokens a second decoded by 1 stream (f16)" in drawn.layout.title.text.replace("<br>", " ")
+    assert {16, 4096} <= {float(x) for trace in drawn.data for x in trace.x}
+    found.add(Cell("labkit", "f16", "prefill", 1, 512), 0, Sample({"prefill_tok_s": 100.0}, [], 0.0, 1.0))
+    assert "prompt tokens a second" in figure(found.rows(), found, subtitle="").layout.title.text
 
 
 def stored(tmp_path, name: str, device: str, quant: str) -> StoredRun:
