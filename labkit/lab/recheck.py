@@ -168,8 +168,22 @@ def recheck(root: Path, event: EntryEvent, coverage: Coverage | None) -> list[Fa
         found.append("its claims were changed since")
     if coverage is not None and coverage != now.coverage:
         found.append("what it covered (streams, depths, lengths, contents) is not what its files say")
-    found += artefact_faults(record, folder)
+    found += [*artefact_faults(record, folder), *audit_faults(root, folder)]
     return [Fault("changed", event.run, text) for text in found]
+
+
+def audit_faults(root: Path, folder: Path) -> Iterator[str]:
+    """A line when the audit kept in a run's folder, which stands for one made now, is not what the detectors give."""
+    from labkit.audit.registry import stamps
+    from labkit.audit.report import audit
+    from labkit.audit.run_evidence import read_run
+    from labkit.audit.stored import inputs_of, read_kept
+
+    kept = read_kept(folder)
+    if kept is None or kept.audit.stamps != stamps() or kept.inputs != inputs_of(folder, root):
+        return  # it is made anew whenever it is asked for
+    if audit(read_run(folder, root)) != kept.audit:
+        yield "audit.json is not what the detectors give; remove it and `lab audit` makes it anew"
 
 
 def artefact_faults(record: RunRecord, folder: Path) -> Iterator[str]:

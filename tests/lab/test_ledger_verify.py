@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from ledger_runs import DEVICE, make_lab, make_plan, make_run
 
+from labkit.audit.stored import run_audit
 from labkit.cli import lab as lab_command
 from labkit.errors import LedgerError
 from labkit.lab.events import EntryEvent, Scope, events_folder, read_events
@@ -122,6 +123,18 @@ def test_damaged_events_and_stale_files_are_faults(lab: Path) -> None:
     document = json.loads(done.stdout)
     assert document["sound"] is False
     assert {fault["kind"] for fault in document["faults"]} == {"damaged", "stale"}
+
+
+def test_an_audit_that_was_written_by_hand_is_caught(lab: Path) -> None:
+    folder = make_run(lab, 5.0)
+    append(lab, folder)
+    run_audit(folder)
+    assert verify(lab).faults == ()
+    path = folder / "audit.json"
+    document = json.loads(path.read_text())
+    document["audit"]["name"] = "another"
+    path.write_text(json.dumps(document))
+    assert any("audit.json is not what the detectors give" in line for line in faults(lab))
 
 
 def test_an_event_of_a_newer_version_is_named_and_stays(lab: Path) -> None:
