@@ -88,7 +88,7 @@ def repeat(lab: "Lab", run_id: str, o: dict[str, Any]) -> None:
     if o["here"] and run.record.state == "completed":
         click.echo("\n".join(compare_here(before, run)), err=o["as_json"])
     if run.record.state == "completed":
-        found = [changed(before, run)]
+        found = [changed(lab.root, before, run)]
         tell(
             found, write_page(reruns_folder(lab.root), run.record.id, f"What changed in {experiment.name}", found), True
         )

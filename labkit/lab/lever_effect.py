@@ -11,8 +11,9 @@ from labkit.measure.statistics import Word as Outcome
 class LeverEffect(Frozen):
     """A lever moved from `old` to `new`: the ratio new over old of `metric` at `cell`, with `blocks` repetitions of each.
 
-    `paired` when both were measured in one run, in the same blocks; else each in a run of its own, and drift between the
-    two is part of it. `at` are the other levers, `level` is the interval's."""
+    `paired` when both were measured in one run, in the same blocks; else each in a run of its own, and the interval holds
+    the `spread` between sessions (standard deviation of logarithms, degrees of freedom, and from how many sessions it is
+    known; 0 is an assumption). `at` are the other levers, `level` is the interval's."""
 
     lever: str
     old: str
@@ -29,6 +30,7 @@ class LeverEffect(Frozen):
     margin: float
     paired: bool = False
     level: float = 0.95
+    spread: tuple[float, int, int] = (0.0, 1, 0)
     negative_control: bool = False
     witness: Literal["moved", "did not move", "not recorded"] = "not recorded"
     runs: tuple[str, str]
@@ -71,4 +73,6 @@ def evidence(effect: LeverEffect) -> str:
     """What it rests on, in words."""
     if effect.paired:
         return f"{effect.blocks[0]} pairs of one run"
-    return f"{effect.blocks[0]} and {effect.blocks[1]} blocks, one run each"
+    known = f"known from {effect.spread[2]}" if effect.spread[2] else "assumed"
+    spread = f"spread of sessions {100 * effect.spread[0]:.2g} %, {known}"
+    return f"{effect.blocks[0]} and {effect.blocks[1]} blocks, one run each; {spread}"

@@ -10,6 +10,7 @@ from labkit.errors import ParameterError, RunError
 from labkit.lab.effects import by_block
 from labkit.lab.lever_effect import LeverEffect
 from labkit.lab.measurements import read_rows
+from labkit.lab.session_spread import Spread, unpaired_interval
 from labkit.measure import statistics
 
 
@@ -22,10 +23,10 @@ class Ratio(NamedTuple):
     blocks: tuple[int, int]
 
 
-def welch(a: Sequence[float], b: Sequence[float]) -> Ratio:
-    """The ratio of the geometric means b / a of positive samples and its 95 % interval, by Welch's t on logarithms
-    (Welch 1947): the two are not paired. Without two samples of each there is no interval."""
-    found = statistics.welch_interval(np.log(a), np.log(b)).exp()
+def unpaired_ratio(a: Sequence[float], b: Sequence[float], level: float, spread: Spread) -> Ratio:
+    """The ratio of the geometric means b / a of positive samples of two runs, with an interval that holds the spread
+    between sessions; see `unpaired_interval`."""
+    found = unpaired_interval(np.log(a), np.log(b), level, spread).exp()
     return Ratio(found.estimate, found.low, found.high, (len(a), len(b)))
 
 
@@ -48,13 +49,10 @@ def recompute(effect: LeverEffect, old: Path, new: Path) -> Ratio:
     if effect.paired:
         found = paired_ratio(rows, effect.metric, effect.cells[1], effect.cells[0], effect.level)
     else:
-        a = [
-            row.value
-            for row in read_rows(old / "measurements.csv")
-            if (row.metric, row.cell) == (effect.metric, effect.cells[0])
-        ]
-        b = [row.value for row in rows if (row.metric, row.cell) == (effect.metric, effect.cells[1])]
-        found = welch(a, b) if a and b and min(*a, *b) > 0 else None
+        ends = zip((read_rows(old / "measurements.csv"), rows), effect.cells, strict=True)
+        a, b = (list(by_block(samples, effect.metric, cell).values()) for samples, cell in ends)
+        spread = Spread(effect.spread[0], effect.spread[1], effect.spread[2], "")
+        found = unpaired_ratio(a, b, effect.level, spread) if a and b and min(*a, *b) > 0 else None
     if found is None:
         raise RunError(
             f"{new.name} has no {effect.metric} at {effect.cells[1]} to recompute {effect.old} to {effect.new} by"

@@ -226,7 +226,7 @@ def what_changed(lab: Lab, file: SuiteFile) -> list[Changed]:
                 Changed(asked.label, asked.experiment, then=asked.before or "", trouble="it was not run again yet")
             )
         else:
-            found.append(changed(stored(lab, asked.before), StoredRun(*loaded(lab, asked.run))))
+            found.append(changed(lab.root, stored(lab, asked.before), StoredRun(*loaded(lab, asked.run))))
     return found
 
 

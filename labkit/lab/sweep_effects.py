@@ -3,31 +3,37 @@
 import json
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from labkit.lab.differences import differences
+from labkit.lab.effects import by_block
 from labkit.lab.folder import runs_folder
 from labkit.lab.lab import StoredRun
 from labkit.lab.lever_checks import witness_of
 from labkit.lab.lever_effect import LeverEffect, outcome_of
-from labkit.lab.lever_ratio import welch
+from labkit.lab.lever_ratio import unpaired_ratio
 from labkit.lab.levers import Lever, find_lever
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
 from labkit.lab.record import canonical_cell, read_record
 from labkit.lab.scope import device_words, model_words
 from labkit.lab.series import state_of
+from labkit.lab.session_spread import History, spread_of
 from labkit.lab.sweep_file import SweepFile
+from labkit.measure import statistics
 
 
 def samples(
     run: StoredRun, name: str, values: Mapping[str, Any], levers: Mapping[str, Lever]
 ) -> dict[str, tuple[str, list[float]]]:
-    """(text of the cell, samples of a metric in it) of a run, by what of the cell the sweep did not set. Of a cell that
+    """(text of the cell, the blocks' values of a metric in it) of a run, by what of the cell the sweep did not set. Of a cell that
     names a lever of the sweep, only where it is set as the sweep set it."""
     set_to = {own_name(key, levers): value for key, value in values.items()}
-    found: dict[str, tuple[str, list[float]]] = {}
-    for row in read_rows(run.folder / "measurements.csv"):
+    cells: dict[str, str] = {}
+    rows = read_rows(run.folder / "measurements.csv")
+    for row in rows:
         if row.metric != name:
             continue
         cell, rest, fits = json.loads(row.cell), {}, True
@@ -38,10 +44,8 @@ def samples(
             else:
                 rest[knob] = value
         if fits:
-            kept, values_of = found.setdefault(canonical_cell(rest), (row.cell, []))
-            if kept == row.cell:
-                values_of.append(row.value)
-    return found
+            cells.setdefault(canonical_cell(rest), row.cell)
+    return {rest: (cell, list(by_block(rows, name, cell).values())) for rest, cell in cells.items()}
 
 
 def own_name(name: str, levers: Mapping[str, Lever]) -> str:
@@ -59,65 +63,85 @@ def metric_of(run: StoredRun) -> str:
 
 
 def effects_of(root: Path, file: SweepFile, levers: Mapping[str, Lever]) -> list[LeverEffect]:
-    """Every lever's effect from its first completed value to each other, at each setting of the other levers."""
+    """Every lever's effect from its first completed value to each other, at each setting of the other levers, with
+    intervals that hold together (Bonferroni)."""
     runs: list[tuple[dict[str, Any], StoredRun]] = []
     for point in file.points:
         if point.run is not None and state_of(root, point.run) == "completed":
             folder = runs_folder(root) / point.run
             runs.append((point.values, StoredRun(read_record(folder), folder)))
-    found: list[LeverEffect] = []
+    pairs: list[Pair] = []
     for name in [name for name, values in file.grid.items() if len(values) > 1]:
         groups: dict[str, list[tuple[dict[str, Any], StoredRun]]] = defaultdict(list)
         for values, run in runs:
             others = {key: value for key, value in values.items() if key != name}
             groups[canonical_cell(others)].append((values, run))
-        for (values, base), *rest in groups.values():
-            for other_values, other in rest:
-                found += compared(file, name, (values, base), (other_values, other), levers)
-    return found
+        for base, *rest in groups.values():
+            for other in rest:
+                pairs += pairs_of(name, base, other, levers)
+    level, known = statistics.family_level(max(1, len(pairs))), History(root)
+    return [effect_of(pair, file, level, known, levers) for pair in pairs]
 
 
-def compared(
-    file: SweepFile,
+@dataclass(frozen=True)
+class Pair:
+    """Two points that differ in one lever, at a cell both measured: (values, run, cell, samples) of each."""
+
+    lever: str
+    metric: str
+    rest: str  # the cell without the sweep's levers
+    old: tuple[dict[str, Any], StoredRun, str, list[float]]
+    new: tuple[dict[str, Any], StoredRun, str, list[float]]
+
+
+def pairs_of(
     name: str,
     old: tuple[dict[str, Any], StoredRun],
     new: tuple[dict[str, Any], StoredRun],
     levers: Mapping[str, Lever],
-) -> list[LeverEffect]:
-    """The effects between two points that differ in one lever, one for each cell both have."""
+) -> list[Pair]:
+    """What two points measured alike, one for each cell both have with samples above 0."""
     (old_values, a), (new_values, b) = old, new
     named = metric_of(a)
     if not named or named != metric_of(b):
         return []
     left, right = samples(a, named, old_values, levers), samples(b, named, new_values, levers)
-    others = {key: value for key, value in old_values.items() if key != name}
-    found = []
-    for cell in [cell for cell in left if cell in right]:
-        (old_cell, old_samples), (new_cell, new_samples) = left[cell], right[cell]
-        if min(*old_samples, *new_samples) <= 0:
-            continue
-        ratio = welch(old_samples, new_samples)
-        found.append(
-            LeverEffect(
-                lever=name,
-                old=cell_words({name: old_values[name]}),
-                new=cell_words({name: new_values[name]}),
-                at=cell_words(others),
-                metric=named,
-                cell=cell_words(json.loads(cell)),
-                cells=(old_cell, new_cell),
-                **ratio._asdict(),
-                outcome=outcome_of(ratio.low, ratio.high, named, file.margin),
-                margin=file.margin,
-                negative_control=name in file.negative_controls,
-                witness=witnessed(name, a, b, levers),
-                runs=(a.record.id, b.record.id),
-                device=device_words(b.record),
-                model=model_words(b.record.model),
-                unlike=unlike(name, a, b, levers),
-            )
-        )
-    return found
+    return [
+        Pair(name, named, cell, (old_values, a, *left[cell]), (new_values, b, *right[cell]))
+        for cell in left
+        if cell in right and min(*left[cell][1], *right[cell][1]) > 0
+    ]
+
+
+def effect_of(pair: Pair, file: SweepFile, level: float, known: History, levers: Mapping[str, Lever]) -> LeverEffect:
+    """The effect between two points. Each is one session, so the interval holds the spread between sessions."""
+    name, (old_values, a, old_cell, old_samples), (new_values, b, new_cell, new_samples) = (
+        pair.lever,
+        pair.old,
+        pair.new,
+    )
+    spread = spread_of(known, a, b, pair.metric, (old_cell, new_cell))
+    ratio = unpaired_ratio(old_samples, new_samples, level, spread)
+    return LeverEffect(
+        lever=name,
+        old=cell_words({name: old_values[name]}),
+        new=cell_words({name: new_values[name]}),
+        at=cell_words({key: value for key, value in old_values.items() if key != name}),
+        metric=pair.metric,
+        cell=cell_words(json.loads(pair.rest)),
+        cells=(old_cell, new_cell),
+        **ratio._asdict(),
+        outcome=outcome_of(ratio.low, ratio.high, pair.metric, file.margin),
+        margin=file.margin,
+        level=level,
+        spread=(spread.sd, spread.freedom, spread.sessions),
+        negative_control=name in file.negative_controls,
+        witness=witnessed(name, a, b, levers),
+        runs=(a.record.id, b.record.id),
+        device=device_words(b.record),
+        model=model_words(b.record.model),
+        unlike=unlike(name, a, b, levers),
+    )
 
 
 def witnessed(
@@ -131,15 +155,13 @@ def witnessed(
 
 
 def unlike(name: str, a: StoredRun, b: StoredRun, levers: Mapping[str, Lever]) -> tuple[str, ...]:
-    """What differs between two runs besides the lever: device, driver, model, commit, boot."""
+    """What else differs between two runs than the lever and what follows from it; see `differences`."""
     own = own_name(name, levers)
-    left, right = ({**(run.record.device or {})} for run in (a, b))
-    facts = {
-        "device": (left.get("uuid"), right.get("uuid")),
-        "driver": (left.get("driver_info"), right.get("driver_info")),
-        "model": (model_words(a.record.model), model_words(b.record.model)),
-        "commit": tuple(run.record.git.commit if run.record.git else None for run in (a, b)),
-        "boot": (a.record.host.boot_id, b.record.host.boot_id),
-    }
-    follows = {"device": {"device", "driver"}, "model": {"model"}, "quant": {"model"}, "driver": {"driver", "commit"}}
-    return tuple(what for what, (x, y) in facts.items() if x != y and what not in follows.get(own, set()))
+    follows = {"device": {"device", "driver", "machine", "clocks"}, "model": {"model"}, "quant": {"model"}}
+    follows["driver"] = {"driver", "build"}
+    return tuple(
+        one.name
+        for one in differences(a, b)
+        if one.kind != "parameters" and one.kind not in follows.get(own, set())
+        if "programs (" not in one.name
+    )

@@ -1,39 +1,20 @@
 """What changed between a run and its repeat: verdicts, effects, speeds with intervals, and the conditions that differ."""
 
 import json
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import ParameterError
+from labkit.lab.compare import CellRatio, compare_runs
+from labkit.lab.differences import differences
 from labkit.lab.lab import StoredRun
-from labkit.lab.lever_effect import outcome_of
-from labkit.lab.lever_ratio import Ratio, welch
-from labkit.lab.measurements import read_rows
 from labkit.lab.plan import Plan, cell_words, read_plan
 from labkit.lab.record import RunRecord, canonical_cell
 from labkit.lab.verdict import effect_words
 
-MARGIN = 0.02  # within which a speed is the same
 MOST_CELLS = 8  # of a run without a plan
-Outcome = str
-
-
-@dataclass(frozen=True)
-class Speed:
-    """A metric in one cell, then and now: geometric means, and the ratio now over then."""
-
-    metric: str
-    cell: str
-    then: float
-    now: float
-    ratio: Ratio
-    outcome: Outcome
-
-    def words(self) -> str:
-        """`0.912× [0.90, 0.93], slower`."""
-        return f"{effect_words(self.ratio.ratio, self.ratio.low, self.ratio.high, True, '')}, {self.outcome}"
 
 
 @dataclass(frozen=True)
@@ -48,8 +29,9 @@ class Changed:
     verdict_now: str = ""
     effect_then: str = ""
     effect_now: str = ""
-    speeds: tuple[Speed, ...] = ()
+    speeds: tuple[CellRatio, ...] = ()
     conditions: tuple[str, ...] = ()
+    bound: str = ""  # what the speeds' ratios can be put to
     trouble: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
 
@@ -62,24 +44,13 @@ class Changed:
             return "answered for the first time"
         if self.verdict_then != self.verdict_now:
             return "another verdict"
-        if any(speed.outcome not in ("same", "undecided") for speed in self.speeds):
+        if any(speed.word not in ("same", "undecided", "invalid") for speed in self.speeds):
             return "the same verdict at another speed"
         return "unchanged as far as can be told"
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""
-        speeds = [
-            {
-                "metric": s.metric,
-                "cell": s.cell,
-                "then": s.then,
-                "now": s.now,
-                "outcome": s.outcome,
-                **s.ratio._asdict(),
-            }
-            for s in self.speeds
-        ]
-        return {**self.__dict__, "kind": self.kind, "speeds": speeds}
+        return {**self.__dict__, "kind": self.kind, "speeds": [asdict(speed) for speed in self.speeds]}
 
 
 KINDS = (
@@ -88,8 +59,8 @@ KINDS = (
 )  # fmt: skip
 
 
-def changed(then: StoredRun | None, now: StoredRun) -> Changed:
-    """A run and its repeat; `then` None for a question that was never asked."""
+def changed(root: Path, then: StoredRun | None, now: StoredRun) -> Changed:
+    """A run of the lab at `root` and its repeat; `then` None for a question that was never asked."""
     plan = plan_of(now)
     common: dict[str, Any] = {
         "question": (plan.question or plan.belief) if plan else now.record.experiment,
@@ -102,13 +73,15 @@ def changed(then: StoredRun | None, now: StoredRun) -> Changed:
         common["trouble"] = f"the repeat ended as {now.record.state}: {now.record.reason}".rstrip(": ")
     if then is None:
         return Changed(**common)
+    speeds, bound = speeds_of(root, then, now, plan)
     return Changed(
         **common,
         then=then.record.id,
         verdict_then=outcome_word(then.record),
         effect_then=effect_word(then.record),
-        speeds=tuple(speeds_of(then, now, plan)),
-        conditions=tuple(conditions_that_differ(then.record, now.record)),
+        speeds=speeds,
+        bound=bound,
+        conditions=(*(one.words() for one in differences(then, now)), *beside(now.record)),
     )
 
 
@@ -135,74 +108,24 @@ def effect_word(record: RunRecord) -> str:
     )
 
 
-def speeds_of(then: StoredRun, now: StoredRun, plan: Plan | None) -> Iterable[Speed]:
-    """The rule's metric at the rule's cells, or what a run without a plan measured first, then and now."""
-    old, new = (read_rows(run.folder / "measurements.csv") for run in (then, now))
-    if plan is not None:
-        name = plan.rule.metric
-        cells = [canonical_cell(cell) for cell in (plan.rule.cell, plan.rule.against) if cell is not None]
-    else:
-        name = new[0].metric if new else ""
-        cells = list(dict.fromkeys(row.cell for row in new if row.metric == name))[:MOST_CELLS]
-    for cell in cells:
-        a, b = ([row.value for row in rows if (row.metric, row.cell) == (name, cell)] for rows in (old, new))
-        if not a or not b or min(*a, *b) <= 0:
-            continue
-        ratio = welch(a, b)
-        mean_then, mean_now = (math.exp(sum(map(math.log, values)) / len(values)) for values in (a, b))
-        outcome = outcome_of(ratio.low, ratio.high, name, MARGIN)
-        yield Speed(name, cell_words(json.loads(cell)), mean_then, mean_now, ratio, outcome)
+def speeds_of(root: Path, then: StoredRun, now: StoredRun, plan: Plan | None) -> tuple[tuple[CellRatio, ...], str]:
+    """The rule's metric at the rule's cells, or what a run without a plan measured first, then and now, as `lab compare`
+    compares them; and what the ratios can be put to. Nothing where they share no cell."""
+    try:
+        found = compare_runs(root, then, now, plan.rule.metric if plan else None)
+    except ParameterError:
+        return (), ""
+    if plan is None:
+        return found.cells[:MOST_CELLS], found.bound
+    wanted = [json.loads(canonical_cell(cell)) for cell in (plan.rule.cell, plan.rule.against) if cell is not None]
+    ours = {cell_words(cell) for cell in wanted}
+    return tuple(cell for cell in found.cells if cell.cell in ours), found.bound
 
 
-def conditions_that_differ(then: RunRecord, now: RunRecord) -> Iterable[str]:
-    """Every condition that is not what it was, in words, and what disturbed the repeat."""
-    a, b = then.device or {}, now.device or {}
-    pairs: list[tuple[str, Any, Any]] = [
-        (name.replace("_", " "), a.get(name), b.get(name))
-        for name in ("name", "driver_name", "driver_info", "api_version")
-    ]
-    pairs += [
-        (f"card {name}", (a.get("card") or {}).get(name), (b.get("card") or {}).get(name)) for name in card_facts(a, b)
-    ]
-    pairs += [
-        ("model", model_word(then), model_word(now)),
-        ("commit", short(then.git.commit if then.git else None), short(now.git.commit if now.git else None)),
-        ("system", then.host.os, now.host.os),
-        ("processor", then.host.cpu, now.host.cpu),
-        ("notebook's code", short(then.notebook_sha256), short(now.notebook_sha256)),
-    ]  # fmt: skip
-    for name, old, new in pairs:
-        if old != new:
-            yield f"{name}: {old} → {new}"
-    if then.shaders != now.shaders:
-        names = [name for name in {**then.shaders, **now.shaders} if then.shaders.get(name) != now.shaders.get(name)]
-        yield f"shaders: {len(names)} changed"
-    for name in sorted({*then.packages, *now.packages}):
-        if then.packages.get(name) != now.packages.get(name):
-            yield f"package {name}: {then.packages.get(name)} → {now.packages.get(name)}"
-    for name in sorted({*then.parameters, *now.parameters}):
-        if then.parameters.get(name) != now.parameters.get(name):
-            yield f"parameter {name}: {then.parameters.get(name)!r} → {now.parameters.get(name)!r}"
-    if then.host.boot_id != now.host.boot_id:
-        yield "another boot of the machine"
-    if now.neighbours is not None:
-        yield from (f"beside the repeat: {trouble}" for trouble in now.neighbours.troubles)
-
-
-def card_facts(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """The names of what either record says of its card."""
-    return sorted({*(a.get("card") or {}), *(b.get("card") or {})})
-
-
-def model_word(record: RunRecord) -> str | None:
-    """The model by the hash of its file, else by name."""
-    model = record.model or {}
-    return short(model.get("sha256")) or model.get("name")
-
-
-def short(text: str | None) -> str | None:
-    """The start of a hash."""
-    return text[:12] if text else text
+def beside(record: RunRecord) -> tuple[str, ...]:
+    """What disturbed the repeat."""
+    seen = record.neighbours
+    return tuple(f"beside the repeat: {trouble}" for trouble in seen.troubles) if seen is not None else ()
 
 
 # The page
@@ -237,13 +160,14 @@ def lines_of(item: Changed, md: Any = str) -> list[str]:
         both = [f"{item.verdict_then} {item.effect_then}", f"{item.verdict_now} {item.effect_now}"]
         told = [words.strip() for words in (both if item.then else both[1:])]
         lines.append(f"- verdict: {md(' → '.join(told))}")
-    lines += [
-        f"- {speed.metric} at {md(speed.cell)}: {speed.then:.4g} → {speed.now:.4g}, {speed.words()}"
-        for speed in item.speeds
-    ]
+    for speed in item.speeds:
+        numbers = f"{speed.old:.4g} → {speed.new:.4g} {speed.unit}, {speed.words()}, {speed.word}"
+        lines.append(f"- {speed.metric} at {md(speed.cell)}: {md(numbers)}")
     lines += [f"- changed: {md(text)}" for text in item.conditions]
     if item.then and not item.conditions:
         lines.append("- changed: no condition that a record keeps")
+    if item.bound:
+        lines.append(f"- what this can be put to: {md(item.bound)}")
     runs = " → ".join(run for run in (item.then, item.now) if run)
     return [*lines, f"- runs: {runs}"] if runs else lines
 

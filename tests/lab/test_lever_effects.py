@@ -11,10 +11,11 @@ from scipy import stats
 
 from labkit.lab import ledger
 from labkit.lab.lever_effect import LeverEffect, effect_line, outcome_of
-from labkit.lab.lever_ratio import Ratio, welch
+from labkit.lab.lever_ratio import unpaired_ratio
 from labkit.lab.plan import Rule
 from labkit.lab.recheck import verify
 from labkit.lab.run_effects import one_knob_away
+from labkit.lab.session_spread import Spread
 
 WIDTHS = [{"width": width, "kv": kv} for kv in ("f16", "f32") for width in (1, 4, 8)]
 SPEED = {1: 20.0, 4: 70.0, 8: 100.0}
@@ -45,19 +46,19 @@ def grid_samples(pairs: int = 10, f32: float = 0.9) -> list[tuple[int, dict[str,
     ]
 
 
-def test_two_runs_give_welch_s_interval_on_logarithms() -> None:
+def test_two_runs_are_as_far_apart_as_sessions_lie_whatever_their_blocks_say() -> None:
     a, b = [10.0, 11.0, 9.5, 10.4], [12.0, 13.1, 12.5]
-    expected = stats.ttest_ind(np.log(b), np.log(a), equal_var=False)
-    found = welch(a, b)
+    alone = stats.ttest_ind(np.log(b), np.log(a), equal_var=False).confidence_interval(0.95)
+    found = unpaired_ratio(a, b, 0.95, Spread(0.02, 10_000, 0, "assumed"))
     assert found.ratio == pytest.approx(math.exp(np.log(b).mean() - np.log(a).mean()))
     assert found.low is not None
     assert found.high is not None
-    low, high = expected.confidence_interval(0.95)
-    assert found.low < math.exp(low) < found.ratio < math.exp(high) < found.high  # freedom rounded down: no narrower
-    assert math.log(found.high / found.low) < 1.25 * (high - low)
+    half, within = math.log(found.high / found.ratio), (alone.high - alone.low) / 2
+    assert math.hypot(within, 1.96 * 0.02 * math.sqrt(2)) * 0.999 < half < 1.25 * within  # freedom rounded down
     assert found.blocks == (4, 3)
-    assert welch([10.0], b) == Ratio(pytest.approx(np.exp(np.log(b).mean()) / 10), None, None, (1, 3))
-    assert welch([2.0, 2.0], [3.0, 3.0])[:3] == pytest.approx((1.5, 1.5, 1.5))
+    equal = unpaired_ratio([2.0, 2.0], [3.0, 3.0], 0.95, Spread(0.02, 10_000, 0, "assumed"))
+    assert equal[:3] == pytest.approx((1.5, 1.5 * math.exp(-0.05544), 1.5 * math.exp(0.05544)), rel=1e-4)
+    assert unpaired_ratio([10.0], b, 0.95, Spread(0.02, 10_000, 0, "assumed"))[1:3] == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def swept(runs: tuple[str, str], **fields: Any) -> LeverEffect:
     known: dict[str, Any] = {
         "lever": "kv", "old": "kv=f16", "new": "kv=f32", "metric": "decode_tok_s", "cell": "width=8", "cells": (cell, cell),
         "ratio": 0.9, "low": 0.88, "high": 0.92, "blocks": (10, 10), "outcome": "slower", "margin": 0.02, "runs": runs,
-        "device": DEVICE["name"], "witness": "moved",
+        "device": DEVICE["name"], "witness": "moved", "spread": (0.02, 10_000, 0),
     }  # fmt: skip
     return LeverEffect(**known | fields)
 
@@ -156,7 +157,12 @@ def test_a_finished_sweep_is_entered_once_and_a_later_one_takes_its_row(lab: Pat
     ledger.enter_sweep(lab, "sweep-2", "batch-decode", [swept(("c", "d"), ratio=0.95, unlike=("driver",))])
     rows = [line for line in (lab / "LEVERS.md").read_text().splitlines() if line.startswith("| kv |")]
     assert len(rows) == 1
-    for words in ("0.950×", "10 and 10 blocks, one run each; newest of 2; driver differs", "| moved |", "data/runs/d/"):
+    for words in (
+        "0.950×",
+        "10 and 10 blocks, one run each; spread of sessions 2 %, assumed; newest of 2; driver differs",
+        "| moved |",
+        "data/runs/d/",
+    ):
         assert words in rows[0]
 
 
@@ -174,5 +180,5 @@ def test_an_effect_says_in_a_line_what_speaks_against_it() -> None:
     line = effect_line(swept(("a", "b"), witness="did not move", unlike=("boot",), at="ub=512"))
     assert line == (
         "kv=f16 to kv=f32 at ub=512, width=8: decode_tok_s 0.900× [0.880, 0.920], slower; its witness did not move; "
-        "also different: boot; 10 and 10 blocks, one run each"
+        "also different: boot; 10 and 10 blocks, one run each; spread of sessions 2 %, assumed"
     )
