@@ -6,6 +6,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_buffer_reference : require
+#extension GL_EXT_control_flow_attributes : require
 #include "buffers.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 256;
@@ -25,8 +26,8 @@ void main() {
     uvec4 total = uvec4(0);
     for (uint i = gl_GlobalInvocationID.x; i < count; i += stride * UNROLL) {
         uvec4 held[UNROLL];
-        for (uint u = 0; u < UNROLL; u++) held[u] = x.v[i + u * stride];
-        for (uint u = 0; u < UNROLL; u++) total += held[u];
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) held[u] = x.v[i + u * stride];
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) total += held[u];
     }
     partial[gl_LocalInvocationIndex] = total.x + total.y + total.z + total.w;
     barrier();

@@ -25,7 +25,7 @@ _GPU_STREAM_BYTES = 1 << 30
 _LEAST_STREAM_BYTES = 256 << 20
 # (invocations a workgroup, loads in flight, workgroups) tried; the fastest is the device's ceiling
 _CUTS_GPU = ((256, 4, 1024), (256, 8, 1024), (256, 4, 4096), (512, 4, 2048), (128, 8, 4096))
-_CUTS_CPU = ((8, 8, 8), (8, 1, 8), (32, 4, 8), (256, 4, 1024))
+_CUTS_CPU = ((8, 8, 64), (8, 1, 512), (32, 4, 64), (256, 4, 1024))  # Mesa 22.3 ends a loop after 65,535 turns
 
 T = TypeVar("T")
 
