@@ -1,6 +1,6 @@
 """labkit: a lab notebook for people who run language models on their own GPU through Vulkan.
 
-The nouns are `Device`, `Model`, `Engine`, `Lab`, `Plan` with its `Rule`, and `Kernel`; each is imported when used.
+The nouns are `Device`, `Model`, `Engine`, `Lab`, `Plan` with its `Rule` and `Anchor`, and `Kernel`; each is imported when used.
 """
 
 import importlib
@@ -11,15 +11,16 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     from labkit.engine.engine import Engine
     from labkit.lab.lab import Lab
-    from labkit.lab.plan import Plan, Rule
+    from labkit.lab.plan import Anchor, Plan, Rule
     from labkit.models.model import Model
     from labkit.vulkan.device import Device, list_devices
     from labkit.vulkan.kernel import Kernel
 
 __version__ = "0.1.0"
-__all__ = ["Device", "Engine", "Kernel", "Lab", "LabError", "Model", "Plan", "Rule", "list_devices"]
+__all__ = ["Anchor", "Device", "Engine", "Kernel", "Lab", "LabError", "Model", "Plan", "Rule", "list_devices"]
 
 _HOMES = {
+    "Anchor": "labkit.lab.plan",
     "Device": "labkit.vulkan.device",
     "Engine": "labkit.engine.engine",
     "Kernel": "labkit.vulkan.kernel",

@@ -56,7 +56,7 @@ def test_the_nouns_are_listed_and_a_wrong_one_is_explained():
     assert {"Device", "Model", "Engine", "Lab", "Plan", "Rule", "Kernel", "LabError"} <= set(dir(labkit))
     for name in labkit.__all__:
         assert getattr(labkit, name).__module__.startswith("labkit."), name
-    with pytest.raises(AttributeError, match=r"labkit has no 'Engin'; it has Device, Engine"):
+    with pytest.raises(AttributeError, match=r"labkit has no 'Engin'; it has Anchor, Device, Engine"):
         _ = labkit.Engin
 
 

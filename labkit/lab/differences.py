@@ -157,7 +157,10 @@ def machine_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
     yield from told("machine", "processor", a.host.cpu, b.host.cpu)
     yield from told("machine", "system", a.host.os, b.host.os)
     packages = [name for name in changed_names(a.packages, b.packages) if name != "labkit"]
-    if packages:
+    if len(packages) <= MOST_NAMES:
+        for name in packages:
+            yield from told("machine", f"package {name}", a.packages.get(name), b.packages.get(name), bounds=False)
+    else:
         yield Difference("machine", f"{len(packages)} packages ({few(packages)})", "", "", bounds=False)
     if a.host.boot_id != b.host.boot_id and a.host.boot_id and b.host.boot_id:
         yield Difference("session", "another boot of the machine", "", "", bounds=False)

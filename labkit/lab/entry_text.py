@@ -44,6 +44,7 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Driver and build", md(f"{driver_words(entry.scope.driver)}; {entry.scope.build}")),
             ("Model", md("; ".join(filter(None, (entry.scope.model, weights_words(entry.coverage)))))),
             ("Varied", md("; ".join(varied(plan)))),
+            ("Design", "over restarts: each block starts anew what the knob needs" * (plan.design == "restarts")),
             ("Held fixed", md(shape_words(held(entry)))),
             ("Reached", md("; ".join(reached(entry.coverage)))),
             ("Checks", md("; ".join(check_words(newest)))),

@@ -10,8 +10,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from labkit.errors import LedgerError
-from labkit.lab.effects import NoData, Sample, effects, settled_rows
+from labkit.lab.effects import NoData, Sample, by_block, effects, settled_rows
 from labkit.lab.plan import Plan, Rule, read_plan, stored_hash
+from labkit.lab.record import canonical_cell
 from labkit.measure import statistics
 from labkit.measure.metrics import metric
 
@@ -129,7 +130,8 @@ def judge(
         return Verdict(outcome="invalid", strength="look", reason=str(gap), **common)
     common |= {"blocks": blocks, "values": values, "warmup": warmup}
     fault = gate_fault(rule, checks) or control_fault(plan, rows)
-    return invalid(fault, values, common) if fault else settle_values(rule, values, common)
+    verdict = invalid(fault, values, common) if fault else settle_values(rule, values, common)
+    return verdict.model_copy(update={"notices": (*verdict.notices, *anchor_notices(plan, rows))})
 
 
 def gate_fault(rule: Rule, checks: Iterable[Gate] | None) -> str:
@@ -204,6 +206,19 @@ def decide(rule: Rule, found: statistics.Interval) -> tuple[Outcome, str, bool]:
         outcome: Outcome = "confirmed" if inside == (rule.comparison == "same") else "refuted"
         return outcome, f"{subject} lies {'within' if inside else 'outside'} {band}", False
     return "inconclusive", f"{subject} is partly within {band} and partly outside", False
+
+
+def anchor_notices(plan: Plan, rows: Sequence[Sample]) -> tuple[str, ...]:
+    """What a reader must know of the plan's anchor: that it is missing, or moved by itself."""
+    if plan.anchor is None:
+        return ()
+    values = by_block(rows, plan.anchor.metric, canonical_cell(plan.anchor.cell))
+    series = [values[block] for block in sorted(values)]
+    if not series:
+        return ("its anchor was not measured: it cannot be compared across an upgrade",)
+    if statistics.positive(series) and statistics.trend_alarm(np.log(series)) is not None:
+        return ("its anchor moved through the session: something else on the machine changed",)
+    return ()
 
 
 def word_of(rule: Rule, found: statistics.Interval) -> statistics.Word | Literal[""]:

@@ -3,17 +3,20 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from run_harness import read
 
 from labkit.errors import ParameterError, RunError
+from labkit.lab.anchor import measure_anchor, stream_anchor
 from labkit.lab.deviations import deviation_words
 from labkit.lab.folder import RunFolder
 from labkit.lab.lab import Lab, _open_runs
 from labkit.lab.measurements import read_rows
 from labkit.lab.plan import Plan, Rule, read_plan
 from labkit.lab.recheck import verify
+from labkit.lab.record import canonical_cell
 from labkit.lab.run import Run
 from labkit.lab.verdict import judge_folder
 
@@ -203,3 +206,18 @@ def test_under_lab_run_the_promoted_run_is_one_of_its_own_beside_the_notebooks(
     assert sorted(found.record.id for found in lab.runs()) == sorted([run.id, new.id])
     assert f"promoted_from: {run.id}" in new.record.notes
     assert "by-hand" in (lab.root / "FINDINGS.md").read_text()
+
+
+def test_the_stream_is_an_anchor_pinned_to_its_kernel_and_measured_beside_the_cells(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anchor = stream_anchor()
+    name, digest = anchor.pinned.split()
+    assert (anchor.metric, name, len(digest)) == ("read_gb_s", "spv/read_stream.spv", 64)
+    assert anchor == stream_anchor()
+    monkeypatch.setattr("labkit.measure.roofline.read_bandwidth", lambda device, fresh: SimpleNamespace(gb_s=601.5))
+    run = lab.run("by-hand").plan(planned(anchor=anchor))
+    assert measure_anchor(run, None, 0) == 601.5  # type: ignore[arg-type]
+    assert [(row.cell, row.metric, row.value) for row in run.samples] == [
+        (canonical_cell(anchor.cell), "read_gb_s", 601.5)
+    ]

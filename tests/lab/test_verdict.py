@@ -11,7 +11,7 @@ from ledger_runs import EIGHT, ONE, make_plan, make_run, ratios_about
 
 from labkit.errors import LedgerError
 from labkit.lab.measurements import Measurement
-from labkit.lab.plan import Plan, Rule, document_hash
+from labkit.lab.plan import Anchor, Plan, Rule, document_hash
 from labkit.lab.record import Check
 from labkit.lab.verdict import Verdict, effect_words, judge, judge_folder, pool
 
@@ -197,6 +197,18 @@ def test_a_first_block_that_is_warm_up_counts_or_is_left_out_as_the_plan_says() 
     verdict = judge(make_plan(warmup="left out"), cold, PASSED)
     assert (verdict.pairs, verdict.warmup, verdict.blocks) == (11, (0,), tuple(range(1, 12)))
     assert "1 block of warm-up, kept in the record" in verdict.facts()["left out"]
+
+
+def test_an_anchor_that_is_missing_or_moves_by_itself_is_told() -> None:
+    plan = make_plan(anchor=Anchor(metric="read_gb_s", cell={"anchor": "stream"}, pinned="ab12"))
+
+    def notices(values: Sequence[float]) -> tuple[str, ...]:
+        anchors = [Measurement(b, 0, '{"anchor":"stream"}', "read_gb_s", value, "") for b, value in enumerate(values)]
+        return judge(plan, rows(ratios_about(5.0, 10)) + anchors, PASSED).notices
+
+    assert notices([600 + block % 3 for block in range(10)]) == ()
+    assert "its anchor was not measured" in notices([])[0]
+    assert "its anchor moved through the session" in notices([600 - 5 * block + block % 2 for block in range(10)])[0]
 
 
 def test_over_restarts_each_start_settles_by_itself_and_is_one_repetition() -> None:
