@@ -28,8 +28,9 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Matvec:
-    """shaders/matvec.comp: teams of 32 read 512 bytes at once; float32 activations."""
+class Teams:
+    """What mat-vecs by teams of 32 have in common: activation rows and row tiles a workgroup takes at once, its teams, loads
+    of a team in flight, and whether the next are loaded while the last are multiplied."""
 
     cols: int
     tiles: int
@@ -39,28 +40,16 @@ class Matvec:
     repeat: int = 1  # groups of tiles a workgroup takes in turn, when it prepares x itself
 
 
-@dataclass(frozen=True)
-class MatvecInt8:
+class Matvec(Teams):
+    """shaders/matvec.comp: teams of 32 read 512 bytes at once; float32 activations."""
+
+
+class MatvecInt8(Teams):
     """shaders/matvec_int8.comp: as matvec, with activations rounded to int8 in blocks and integer dot products."""
 
-    cols: int
-    tiles: int
-    teams: int
-    unroll: int
-    pipe: bool = False
-    repeat: int = 1
 
-
-@dataclass(frozen=True)
-class MatvecK:
+class MatvecK(Teams):
     """shaders/matvec_k_int8.comp: a team of 32 takes a super-block of K-quants; activations rounded to int8 in blocks."""
-
-    cols: int
-    tiles: int
-    teams: int
-    unroll: int
-    pipe: bool = False
-    repeat: int = 1
 
 
 @dataclass(frozen=True)
