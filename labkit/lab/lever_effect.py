@@ -1,7 +1,11 @@
 """What a lever was measured to do: one value against another, with interval, conditions and whether its witness moved."""
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
+from pydantic import Field
+
+from labkit.lab.levers import LEVERS, Lever, find_lever
 from labkit.lab.record import Frozen
 from labkit.measure import statistics
 from labkit.measure.metrics import metric
@@ -36,6 +40,8 @@ class LeverEffect(Frozen):
     runs: tuple[str, str]
     device: str = ""
     model: str = ""
+    driver: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)  # that were alike and no lever's
     unlike: tuple[str, ...] = ()  # what else differs between the two runs
 
     @property
@@ -43,6 +49,18 @@ class LeverEffect(Frozen):
         """Whether this is a negative control that came out beyond the margin."""
         strict = outcome_of(self.low, self.high, self.metric, self.margin)
         return self.negative_control and strict not in ("same", "undecided")
+
+
+def settings_of(
+    shape: Mapping[str, Any], varied: Iterable[str], levers: Mapping[str, Lever] = LEVERS
+) -> dict[str, Any]:
+    """The settings of a run that no lever of `varied` sets under any of its names; what is empty or off is left out."""
+    moved = {find_lever(name, levers) or name for name in varied} | set(varied)
+    return {
+        name: value
+        for name, value in shape.items()
+        if name not in moved and find_lever(name, levers) not in moved and value not in ("", False, None)
+    }
 
 
 def outcome_of(low: float | None, high: float | None, name: str, margin: float, paired: bool = False) -> Outcome:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkit.lab.lever_effect import LeverEffect, outcome_of
+from labkit.lab.lever_effect import LeverEffect, outcome_of, settings_of
 from labkit.lab.lever_ratio import paired_ratio
 from labkit.lab.plan import Plan, cell_words
 from labkit.lab.record import RunRecord, canonical_cell
-from labkit.lab.scope import device_words, model_words
+from labkit.lab.scope import device_words, driver_words, model_words, shape_of
 from labkit.measure import statistics
 
 Cell = Mapping[str, Any]
@@ -24,10 +24,12 @@ def effects_of_run(record: RunRecord, plan: Plan, rows: Sequence[Any]) -> list[L
     if control is not None and control.against is not None:
         asked.append((control.cell, control.against, True))
     level = statistics.family_level(max(1, len(asked)))
+    settings = settings_of(shape_of(record) if plan.shape is None else plan.shape, plan.knobs)
     found = []
     for cell, against, negative in asked:
         rule = control if negative and control is not None else plan.rule
-        effect = paired(record, rule.metric, cell, against, rows, level, rule.margin or statistics.MARGIN, negative)
+        margin = rule.margin or statistics.MARGIN
+        effect = paired(record, rule.metric, cell, against, rows, level, margin, negative, settings)
         if effect is not None:
             found.append(effect)
     return found
@@ -51,7 +53,8 @@ def of_rule(rule: Any, cell: Cell, against: Cell) -> bool:
 
 
 def paired(
-    record: RunRecord, name: str, cell: Cell, against: Cell, rows: Sequence[Any], level: float, margin: float, negative: bool
+    record: RunRecord, name: str, cell: Cell, against: Cell, rows: Sequence[Any], level: float, margin: float, negative: bool,
+    settings: Mapping[str, Any],
 ) -> LeverEffect | None:  # fmt: skip
     """The effect between two cells of one run; None where they have no block in common or a sample is not positive."""
     old, new = canonical_cell(against), canonical_cell(cell)
@@ -75,4 +78,6 @@ def paired(
         runs=(record.id, record.id),
         device=device_words(record),
         model=model_words(record.model),
+        driver=driver_words(record.device),
+        settings=dict(settings),
     )

@@ -12,13 +12,13 @@ from labkit.lab.effects import by_block
 from labkit.lab.folder import runs_folder
 from labkit.lab.lab import StoredRun
 from labkit.lab.lever_checks import witness_of
-from labkit.lab.lever_effect import LeverEffect, outcome_of
+from labkit.lab.lever_effect import LeverEffect, outcome_of, settings_of
 from labkit.lab.lever_ratio import unpaired_ratio
 from labkit.lab.levers import Lever, find_lever
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
 from labkit.lab.record import canonical_cell, read_record
-from labkit.lab.scope import device_words, model_words
+from labkit.lab.scope import device_words, driver_words, model_words, shape_of
 from labkit.lab.series import state_of
 from labkit.lab.session_spread import History, spread_of
 from labkit.lab.sweep_file import SweepFile
@@ -140,6 +140,8 @@ def effect_of(pair: Pair, file: SweepFile, level: float, known: History, levers:
         runs=(a.record.id, b.record.id),
         device=device_words(b.record),
         model=model_words(b.record.model),
+        driver=driver_words(b.record.device),
+        settings=settings_of(shape_of(b.record), [*file.grid, *json.loads(new_cell)], levers),
         unlike=unlike(name, a, b, levers),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from labkit.lab.conditions import driver_words, shape_words
 from labkit.lab.entry_text import md
 from labkit.lab.events import Stored, SweepEvent
 from labkit.lab.lever_effect import LeverEffect, evidence
@@ -12,8 +13,8 @@ HEAD = (
     "From one value of a lever to another, all else as it stands under *at*. Intervals of one sweep hold together where",
     "both values were measured in one run; a lever that needs a restart was measured in a run for each value.",
     "",
-    "| lever | from | to | at | metric | effect | outcome | evidence | witness | device | model | date |",
-    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    "| lever | from | to | at | metric | effect | outcome | evidence | witness | device | driver | model | settings | date |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -33,7 +34,8 @@ def sweeps_text(sweeps: Sequence[Stored]) -> str:
 
 def comparison(experiment: str, effect: LeverEffect) -> tuple[str, ...]:
     """What makes two rows the same question under the same conditions."""
-    return (experiment, effect.old, effect.new, effect.at, effect.cell, effect.metric, effect.device, effect.model)
+    under = (effect.device, effect.driver, effect.model, shape_words(effect.settings))
+    return (experiment, effect.old, effect.new, effect.at, effect.cell, effect.metric, *under)
 
 
 def row(day: str, effect: LeverEffect, void: str, times: int) -> str:
@@ -53,6 +55,7 @@ def row(day: str, effect: LeverEffect, void: str, times: int) -> str:
     cells = (
         effect.lever, effect.old, effect.new, place, effect.metric,
         effect_words(effect.ratio, effect.low, effect.high, True, ""), void or outcome or effect.outcome,
-        "; ".join(part for part in grounds if part), effect.witness, effect.device, effect.model,
+        "; ".join(part for part in grounds if part), effect.witness,
+        effect.device, driver_words(effect.driver), effect.model, shape_words(effect.settings),
     )  # fmt: skip
     return "| " + " | ".join([*(md(cell) for cell in cells), f"[{day}](data/runs/{run}/)"]) + " |"

@@ -101,6 +101,8 @@ def test_a_run_of_several_cells_leaves_a_row_for_each_lever_and_value(lab: Path)
     assert by_kv[6] == "slower"
     assert "10 pairs of one run" in by_kv[7]
     assert f"data/runs/{folder.name}/" in by_kv[-1]
+    assert "radv Mesa 25.0.7 Vulkan 1.4.305" in by_kv
+    assert "tokens=24" in by_kv  # of the run's parameters: kv is a lever of this plan, and so no setting
     assert verify(lab).sound
 
 
@@ -164,6 +166,16 @@ def test_a_finished_sweep_is_entered_once_and_a_later_one_takes_its_row(lab: Pat
         "data/runs/d/",
     ):
         assert words in rows[0]
+
+
+def test_other_settings_or_another_driver_are_a_row_of_their_own(lab: Path) -> None:
+    for number, more in enumerate(
+        ({}, {"driver": "Mesa 26"}, {"settings": {"tokens": 8}}, {"settings": {"tokens": 8}})
+    ):
+        ledger.enter_sweep(lab, f"sweep-{number}", "batch-decode", [swept(("a", "b"), **more)])
+    rows = [line for line in (lab / "LEVERS.md").read_text().splitlines() if line.startswith("| kv |")]
+    assert len(rows) == 3
+    assert [("Mesa 26" in row, "tokens=8" in row) for row in rows] == [(False, True), (True, False), (False, False)]
 
 
 def test_no_effect_of_a_sweep_counts_whose_negative_control_moved(lab: Path) -> None:
