@@ -1,6 +1,5 @@
 """Published claims: the rows of a CSV as evidence, each in its metric's own unit, what it does not say left unknown."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ COUNTS = {"b": 1e9, "m": 1e6, "bn": 1e9}
 NUMBERS: dict[str, dict[str, float]] = {
     "bytes_per_weight": {"b": 1.0, "bytes": 1.0},
     "active_params": COUNTS,
-    "streams": {"streams": 1.0},
-    "slots": {"slots": 1.0},
+    "streams": {"streams": 1.0, "stream": 1.0, "users": 1.0, "requests": 1.0, "columns": 1.0},
+    "slots": {"slots": 1.0, "slot": 1.0},
     "tokens_per_pass_max": TOKENS,
     "depth": TOKENS,
     "output_tokens": TOKENS,
@@ -73,10 +72,11 @@ FORMATS = {
     "mxfp4": 17 / 32,
 }  # fmt: skip
 ACTIVATIONS = re.compile(r"w\d+a(\d+)", re.IGNORECASE)
-CACHES: dict[str, Cache] = {
-    "cold": "cold", "empty": "cold", "off": "cold", "miss": "cold", "warm": "warm", "hit": "warm", "shared": "warm",
-    "prefix hit": "warm", "cached": "warm",
-}  # fmt: skip
+WARM = re.compile(r"\b(warm|hit|hits|shared|cached|reused)\b", re.IGNORECASE)
+COLD = re.compile(r"\b(cold|empty|miss|off|disabled|none|no|fresh|unique)\b", re.IGNORECASE)
+UNSAID = re.compile(r"|[-–?]|unknown|n/?a|(prefix )?(cache|caching )?(on|enabled)", re.IGNORECASE)
+SUFFIX = re.compile(r"_(ms|s|us|tok_s|t_s|tps|tokens_s|gb_s|tflops?|tflop_s|gflop_s|w)$")
+PER_STREAM = re.compile(r"\s*(/|per|a)\s*(stream|user|request|req|sequence|seq)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -211,14 +211,17 @@ def claim_of(places: Places, row: int, line: int, cells: Mapping[str, str], writ
     value = read("value", {})
     if value is None:
         raise fault("value", f"{cells['value']!r} is no value; a claim without one is not a claim")
-    metric = metric_name(cells["metric"])
+    metric, unit = metric_name(cells["metric"]), PER_STREAM.sub("", cells["unit"])
+    if unit != cells["unit"] and metric == "decode_tok_s":
+        metric = "stream_tok_s"
     try:
-        factor = factor_to(metric, unit_of(cells["unit"]))
+        factor = factor_to(metric, unit_of(unit))
     except ParameterError as error:
         raise fault("unit", str(error)) from None
-    state = cells["cache"].lower()
-    if state not in CACHES and state not in ("", "unknown", "-", "?", "n/a"):
-        raise fault("cache", f"{cells['cache']!r} is not a state of a cache; use cold or warm, or leave it empty")
+    try:
+        state = cache_state(cells["cache"])
+    except ParameterError as error:
+        raise fault("cache", str(error)) from None
     return Claim(
         id=cells.get("id") or f"row {row}",
         row=row,
@@ -227,7 +230,7 @@ def claim_of(places: Places, row: int, line: int, cells: Mapping[str, str], writ
         metric=metric,
         value=value * factor,
         rounding=half_digit(cells["value"]) * factor,
-        cache=CACHES.get(state),
+        cache=state,
     )
 
 
@@ -243,13 +246,20 @@ def metric_name(written: str) -> str:
         return SAME_METRIC[numbered[1]]
     if name.startswith("decode_spec"):
         return "decode_tok_s"
-    return SAME_METRIC.get(name, name)
+    if name in METRICS or name in SAME_METRIC:
+        return SAME_METRIC.get(name, name)
+    return SAME_METRIC.get(SUFFIX.sub("", name), name)
 
 
-def unknown_metric(name: str) -> str:
-    """Why nothing can be said of a metric that is not registered, with the nearest that are."""
-    near = difflib.get_close_matches(name, [*METRICS, *SAME_METRIC], n=2, cutoff=0.6)
-    return f"{name} is not a registered metric{' (near: ' + ', '.join(near) + ')' if near else ''}"
+def cache_state(written: str) -> Cache | None:
+    """Whether a prompt was read anew or found in a cache; None where it is not said. That a cache is on says nothing of
+    what it held. ParameterError for words that are no state."""
+    if UNSAID.fullmatch(written.strip()):
+        return None
+    warm, cold = WARM.search(written), COLD.search(written)
+    if bool(warm) == bool(cold):
+        raise ParameterError(f"{written[:40]!r} is not a state of a cache; use cold or warm, or leave it empty")
+    return "warm" if warm else "cold"
 
 
 def format_bytes(quantisation: str | None) -> float | None:

@@ -127,6 +127,8 @@ def number_of(text: str, units: dict[str, float]) -> float | None:
     ParameterError for anything else: not a number, not finite, below 0, or in a unit not among `units`."""
     if text.strip().lower() in UNKNOWN:
         return None
+    if text.strip().lower() == "empty":  # a context
+        return 0.0
     shown = text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
     match = NUMBER.fullmatch(text.strip())
     digits = match[1].replace(",", "") if match else ""

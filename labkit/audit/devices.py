@@ -154,13 +154,18 @@ def find_device(
         (len(plain(alias)), limits)
         for limits in devices.values()
         for alias in (limits.name, *limits.aliases)
-        if re.search(rf"(?<!\w){re.escape(plain(alias))}(?!\w)", text)
+        if re.search(rf"(?<!\w){spaced(alias)}(?!\w)", text)
     ]
     fitting += [(len(text), limits) for limits in devices.values() if plain(limits.key) == text]
     if not fitting or not 1 <= count <= 1024:
         return None
     best = max(fitting, key=lambda one: one[0])[1]
     return replace(best, count=count) if count > 1 else best
+
+
+def spaced(alias: str) -> str:
+    """A pattern for a name whose words may stand together, as in `RX 9070XT`."""
+    return r"\s*".join(re.escape(word) for word in plain(alias).split())
 
 
 def plain(name: str) -> str:

@@ -164,6 +164,10 @@ def test_there_is_no_file(tmp_path: Path):
         ("acceptance", "84.6", "%", "acceptance", 0.846),
         ("device_bytes", "4.6", "GiB", "device_bytes", 4.6 * 2**30),
         ("kv_pool", "84224", "tokens", "kv_pool", 84224),
+        ("ttft_ms", "410", "ms", "ttft_s", 0.41),
+        ("decode tok/s", "17", "tok/s", "decode_tok_s", 17),
+        ("decode", "54", "tok/s/stream", "stream_tok_s", 54),
+        ("throughput", "54", "t/s per user", "stream_tok_s", 54),
     ],
 )
 def test_units_and_names_people_write_come_to_the_metrics_own(
@@ -172,6 +176,16 @@ def test_units_and_names_people_write_come_to_the_metrics_own(
     (row,) = claimed(tmp_path, [{"metric": metric, "value": value, "unit": unit}]).rows
     assert row.metric == means
     assert row.value == pytest.approx(amount, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("written", "means"),
+    [("cold", "cold"), ("no cache", "cold"), ("prefix cache off", "cold"), ("Warm", "warm"), ("shared prefix", "warm"),
+     ("prefix hit", "warm"), ("", None), ("unknown", None), ("prefix caching on", None), ("enabled", None)],
+)  # fmt: skip
+def test_a_cache_is_cold_or_warm_or_not_said_and_being_on_says_neither(tmp_path: Path, written: str, means: str | None):
+    (row,) = claimed(tmp_path, [{"cache": written}]).rows
+    assert row.cache == means
 
 
 def test_columns_have_the_names_people_give_them(tmp_path: Path):

@@ -19,6 +19,8 @@ CARD = '[arc]\nname = "Intel Arc B580"\nsource = "a datasheet"\nmemory_gb_s = 45
         ("2x R9700", "r9700", 2),
         ("R9700 ×2", "r9700", 2),
         ("RX 9070 XT", "rx-9070-xt", 1),
+        ("RX9070XT", "rx-9070-xt", 1),
+        ("R9700 32 GB", "r9700", 1),
         ("AMD Radeon RX 9070 XT (RADV NAVI48)", "rx-9070-xt", 1),
         ("NVIDIA H200", "h200", 1),
         ("AMD EPYC 9684X 96-Core Processor", "epyc-9684x", 1),
@@ -30,7 +32,9 @@ def test_a_device_is_found_by_what_people_and_drivers_call_it(name: str, key: st
     assert (found.key, found.count) == (key, count)
 
 
-@pytest.mark.parametrize("name", ["RX 9070", "R97000", "RTX 4090", "", "0x R9700", "99999999x R9700"])
+@pytest.mark.parametrize(
+    "name", ["RX 9070", "RX 9070 GRE", "GH200", "R97000", "RTX 4090", "", "0x R9700", "99999999x R9700"]
+)
 def test_another_device_is_not_taken_for_one(name: str):
     assert find_device(name, read_devices()) is None
 
