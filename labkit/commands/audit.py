@@ -9,6 +9,8 @@ import click
 if TYPE_CHECKING:
     from labkit.audit.report import Audit
 
+ORDER = ("fail", "warn", "ok", "not assessable")
+
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[RUN|CLAIMS.csv|SITE]...")
@@ -55,10 +57,8 @@ def show(found: "list[tuple[str, Audit | None, str, dict[str, str]]]") -> None:
 
 def counts(audit: "Audit") -> str:
     """How many cells or rows stand as what: `16 fail, 9 warn, 153 ok, 30 not assessable, of 208 rows`."""
-    from labkit.audit.notice import OUTCOMES
-
     standing = [audit.standing(subject) for subject in audit.subjects]
-    parts = [f"{standing.count(outcome)} {outcome}" for outcome in reversed(OUTCOMES) if outcome in standing]
+    parts = [f"{standing.count(outcome)} {outcome}" for outcome in ORDER if outcome in standing]
     what = "rows" if audit.kind == "claims" else "cells"
     return f"{', '.join(parts) or 'none'}, of {len(standing)} {what}"
 
