@@ -34,9 +34,11 @@ def run_experiment(
     wait: bool = True,
     quiet: bool = False,
     made: Callable[[RunRecord], None] = lambda record: None,
+    plan: Mapping[str, Any] | None = None,
 ) -> StoredRun:
     """Runs a notebook with `overrides` (values, not text) and returns the closed record and its folder. `made` is told of
-    the record before anything is started, so that its name can be kept.
+    the record before anything is started, so that its name can be kept. `plan`, as JSON, is stored before the notebook
+    begins: for one that states none.
 
     RunError when the process could not even make the folder."""
     overrides = set_parameters(experiment.parameters, {}, overrides)
@@ -52,7 +54,7 @@ def run_experiment(
     )
     made(record)
     limits = {"timeout_s": timeout_s, "cell_timeout_s": cell_timeout_s}
-    return start(lab, experiment, overrides, record, resume=False, wait=wait, quiet=quiet, **limits)
+    return start(lab, experiment, overrides, record, resume=False, wait=wait, quiet=quiet, plan=plan, **limits)
 
 
 def resume_run(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from labkit.errors import ParameterError
-from labkit.lab.record import canonical_cell, plain_value
+from labkit.lab.record import canonical_cell, plain_value, write_atomic
 from labkit.measure.metrics import metric
 
 MOST_REPETITIONS = 1000
@@ -332,6 +332,14 @@ def canonical_json(document: Any) -> str:
 def document_hash(document: Any) -> str:
     """SHA-256 of a stored plan's canonical JSON: the hash it had when it was stored, whatever fields plans have now."""
     return hashlib.sha256(canonical_json(document).encode()).hexdigest()
+
+
+def store_plan(folder: Path, document: Mapping[str, Any], known_data: bool = False) -> dict[str, Any]:
+    """Writes a plan's JSON as plan.json of a run; the fields of its record that follow. `known_data` tells that samples
+    came first."""
+    write_atomic(folder / "plan.json", json.dumps(dict(document), indent=2, ensure_ascii=False) + "\n")
+    retrospective = known_data or document.get("kind") == "retrospective"
+    return {"plan_hash": document_hash(document), "exploratory": False, "retrospective": retrospective}
 
 
 def read_plan(path: Path) -> Plan:

@@ -1,18 +1,20 @@
 """Promoting: what a run without a plan found is repeated as a planned run, its cells and knobs taken from the samples."""
 
 import atexit
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.effects import by_block, centre
-from labkit.lab.measurements import Measurement
+from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import Cell, Plan, Rule, cell_words, checked_cell
 from labkit.lab.record import canonical_cell
 from labkit.measure.metrics import metric as known_metric
 from labkit.measure.statistics import MARGIN
 
 if TYPE_CHECKING:
+    from labkit.lab.lab import Lab, StoredRun
     from labkit.lab.run import Run
 
 
@@ -57,6 +59,50 @@ def promote(
     return new
 
 
+def promote_stored(
+    lab: "Lab",
+    run_id: str,
+    belief: str,
+    *,
+    metric: str | None = None,
+    control: Mapping[str, Any] | None = None,
+    repetitions: int = 10,
+    **options: Any,
+) -> "StoredRun":
+    """Runs the notebook of a stored run without a plan again, as `lab run` does, with a plan that is stored before the
+    notebook begins: its cells, knobs and rule are those of the stored samples, as in `promote`. `repetitions` is handed
+    to the notebook where it has such a parameter; else it makes as many as it did. `options` are those of
+    `run_experiment`. The closed run, not yet in the ledger.
+
+    RunError where the stored run has a plan or no notebook; ParameterError where its samples do not make a plan."""
+    from labkit.lab.driver import run_experiment, stored_experiment, stored_overrides
+    from labkit.lab.lever_checks import check_plan
+    from labkit.lab.levers import known_levers
+
+    stored = lab.find_run(run_id)
+    if stored.record.plan_hash is not None:
+        raise RunError(f"the run {stored.record.id} has a plan; `lab rerun {stored.record.id}` repeats it")
+    rows = read_rows(stored.folder / "measurements.csv")
+    experiment = stored_experiment(lab, stored.record)
+    given = {"repetitions": repetitions} if "repetitions" in experiment.parameters else {}
+    blocks = repetitions if given else max((row.block for row in rows), default=0) + 1
+    plan = plan_of_samples(
+        stored.record.experiment,
+        rows,
+        belief,
+        metric=metric,
+        control=control,
+        repetitions=blocks,
+        found_in=stored.record.id,
+    )
+    overrides = stored_overrides(experiment, stored.record, replaced=given) | given
+    check_plan(plan, experiment.defaults() | overrides, known_levers(lab.root))
+    document = plan.model_dump(mode="json")
+    return run_experiment(
+        lab, experiment, overrides, name=f"promoted from {stored.record.id}", plan=document, **options
+    )
+
+
 def beside(run: "Run") -> "Run":
     """An empty run of the same experiment with the same parameters, in a folder of its own."""
     from labkit.lab.lab import _open_runs
@@ -82,8 +128,6 @@ def plan_of_samples(
     **fields: Any,
 ) -> Plan:
     """The plan that repeats what the samples show. ParameterError where they show nothing a rule could be about."""
-    import json
-
     if not rows:
         raise ParameterError("nothing was measured yet, so there is nothing to promote; run.plan(...) takes a plan")
     name = metric or (rule.metric if rule else rows[0].metric)

@@ -128,6 +128,8 @@ class Run:
         A run keeps the plan it was given first, and is judged by it: another plan is kept as a *deviation*, which says
         what it changes, when, and after how many samples. ParameterError for a plan of another experiment, or over a
         lever that is not declared or cannot act at this workload."""
+        from labkit.lab.plan import store_plan
+
         path = self._open()
         document, plan_hash = plan_document(plan)
         if document["experiment"] != self.experiment:
@@ -138,9 +140,7 @@ class Run:
         check_plan(plan, self.parameters, known_levers(self.lab.root))
         if known is not None:
             return self._deviate(path, plan)
-        write_atomic(path / "plan.json", json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-        known_data = bool(self._rows) or document.get("kind") == "retrospective"
-        self._update(plan_hash=plan_hash, exploratory=False, retrospective=known_data)
+        self._update(**store_plan(path, document, known_data=bool(self._rows)))
         return self
 
     def _deviate(self, path: Path, plan: Any) -> "Run":

@@ -16,6 +16,7 @@ from labkit.lab.experiments import load_experiment
 from labkit.lab.folder import RunFolder
 from labkit.lab.judging import judged_fields
 from labkit.lab.kernel import KERNEL_NAME, install_kernel, remove_scratch, with_labkit
+from labkit.lab.plan import store_plan
 from labkit.lab.record import EXIT_CODES, RunRecord
 from labkit.lab.redact import Redactor
 from labkit.lab.reporter import Reporter, RunLog
@@ -30,6 +31,7 @@ class Assignment(BaseModel):
     notebook: Path
     overrides: str  # JSON with Python's nan and infinities, so that they arrive as what they are
     record: RunRecord
+    plan: dict[str, Any] | None = None  # to be stored before the notebook begins
     resume: bool = False
     cell_timeout_s: float | None = None
     timeout_s: float | None = None
@@ -65,6 +67,8 @@ def perform(assignment: Assignment) -> str:
         folder = RunFolder.reopen(assignment.root, assignment.record.id)
     else:
         folder = RunFolder.create(assignment.root, assignment.record)
+        if assignment.plan is not None:
+            folder.update(**store_plan(folder.path, assignment.plan))
     redactor = Redactor()
     log = RunLog(folder.path / "log.txt", redactor)
     document = experiment.document

@@ -268,3 +268,31 @@ def test_a_terminal_sees_how_far_a_long_cell_is(lab: ThrowawayLab) -> None:
     assert "[4/5] " in text
     assert re.search(r"█+░+ [3-8]/9 width \d \(about \d s left\)", text), text
     assert "sweep: completed" in text
+
+
+def test_an_exploration_is_promoted_its_notebook_run_again_with_a_plan_stored_first(lab: ThrowawayLab) -> None:
+    done = lab.run("sweep")
+    assert done.returncode == 0, done.stderr
+    explored, _ = lab.only_run()
+    assert explored["plan_hash"] is None
+    promoted = lab.lab("promote", explored["id"], "Wider is faster", "--repetitions", "4", "--no-page", "--json")
+    assert promoted.returncode == 0, promoted.stderr
+    record = json.loads(promoted.stdout)
+    plan = read(lab.runs / record["id"] / "plan.json")
+    assert [cell["width"] for cell in plan["cells"]] == [1, 2, 4]
+    assert (plan["belief"], plan["repetitions"], plan["rule"]["cell"]) == ("Wider is faster", 4, {"width": 4})
+    assert plan["believed_because"].startswith(f"{explored['id']} found 3.")
+    assert (record["exploratory"], record["retrospective"], record["name"]) == (
+        False,
+        False,
+        f"promoted from {explored['id']}",
+    )
+    assert record["parameters"]["repetitions"] == 4
+    assert record["verdict"]["outcome"] == "invalid"  # this notebook checks nothing unless it is told to plan
+    assert "no correctness check" in record["verdict"]["reason"]
+    again = lab.lab("promote", record["id"], "Wider is faster")
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+    assert "has a plan; `lab rerun" in again.stderr
+    wrong = lab.lab("promote", explored["id"], "Wider is faster", "--control", "{width: 1}")
+    assert (wrong.returncode, "is not a cell as JSON" in wrong.stderr) == (2, True)
+    assert len(lab.folders()) == 2
