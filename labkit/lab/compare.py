@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from labkit.errors import ParameterError
+from labkit.errors import ParameterError, RunError
 from labkit.lab.differences import Difference, bound_words, differences
 from labkit.lab.effects import by_block, centre, settled_rows
 from labkit.lab.lab import StoredRun
@@ -90,10 +91,7 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         raise ParameterError(
             f"{old.record.id} cannot be compared with itself; its cells are compared by its own verdict"
         )
-    a, b = (read_rows(run.folder / "measurements.csv") for run in (old, new))
-    for run, samples in ((old, a), (new, b)):
-        if not samples:
-            raise ParameterError(f"{run.record.id} measured nothing, so there is nothing to compare")
+    a, b = (readable_rows(run) for run in (old, new))
     pairs, moved = common_cells(a, b)
     stands_apart = {canonical_cell(plan.anchor.cell) for run in (old, new) if (plan := plan_of(run)) and plan.anchor}
     pairs = [cells for cells in pairs if not stands_apart & set(cells)]
@@ -112,8 +110,9 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
     notices = [*faults, *unchecked(old.record, new.record)]
     for cells, name in shared:
         ends = values_of(a, b, name, cells)
-        if min(min(end.values()) for end in ends) <= 0:
-            notices.append(f"{name} at {cell_words(json.loads(cells[0]))} has samples that are not above 0: no ratio")
+        if not all(math.isfinite(value) and value > 0 for end in ends for value in end.values()):
+            where = f"{name} at {cell_words(json.loads(cells[0]))}"
+            notices.append(f"{where} has samples that are not finite numbers above 0: no ratio")
             continue
         if paired and not ends[0].keys() & ends[1].keys():
             notices.append(
@@ -129,6 +128,22 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         old.record.id, new.record.id, paired, level, tuple(rows), tuple(found), upgrade, anchor,
         bound_words(found, paired), tuple(notices),
     )  # fmt: skip
+
+
+def readable_rows(run: StoredRun) -> list[Measurement]:
+    """A run's samples. ParameterError where it has none, RunError where a cell is not the knob values it must be."""
+    path = run.folder / "measurements.csv"
+    rows = read_rows(path)
+    if not rows:
+        raise ParameterError(f"{run.record.id} measured nothing, so there is nothing to compare")
+    for text in dict.fromkeys(row.cell for row in rows):
+        try:
+            sound = isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError):
+            sound = False
+        if not sound:
+            raise RunError(f"{path}: {text[:60]!r} is not a cell; it must be a JSON object of knob values")
+    return rows
 
 
 def against_control(plan: Plan, rows: Sequence[Measurement], name: str | None = None) -> tuple[CellRatio, ...]:

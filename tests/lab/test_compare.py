@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from ledger_runs import DEVICE, EIGHT, ONE, make_lab, make_plan, make_run
 
 from labkit.commands.compare import command
-from labkit.errors import ParameterError
+from labkit.errors import ParameterError, RunError
 from labkit.lab.compare import Comparison, against_control, compare_runs
 from labkit.lab.lab import StoredRun
 from labkit.lab.measurements import Measurement
@@ -282,6 +282,26 @@ def test_the_cells_of_a_sweep_are_read_against_its_control_with_intervals_that_h
     assert (found[2].low, found[2].high) == pytest.approx((alone.low, alone.high))
     assert against_control(plan, rows[:0]) == ()
     assert against_control(plan, rows, "ttft_s") == ()
+
+
+@pytest.mark.parametrize("cell", ["width=8", "[8]", "[" * 100_000, "NaN"])
+def test_a_damaged_cell_ends_in_one_line(lab: Path, cell: str) -> None:
+    old, new = run(lab, 1), run(lab, 2)
+    path = new.folder / "measurements.csv"
+    path.write_text(path.read_text() + f"10,20,{cell},decode_tok_s,1.0,2026-12-01T00:17:00Z\n")
+    with pytest.raises(RunError, match=r"is not a cell; it must be a JSON object") as raised:
+        compare_runs(lab, old, new)
+    assert len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0.0", "-1.0"])
+def test_a_sample_without_a_ratio_leaves_its_cell_out_and_is_told(lab: Path, value: str) -> None:
+    old, new = run(lab, 1), run(lab, 2)
+    path = new.folder / "measurements.csv"
+    path.write_text(path.read_text() + f'10,20,"{{""width"":8}}",decode_tok_s,{value},2026-12-01T00:17:00Z\n')
+    found = compare_runs(lab, old, new)
+    assert [cell.cell for cell in found.cells] == ["width=1"]
+    assert any("decode_tok_s at width=8 has samples that are not finite numbers above 0" in n for n in found.notices)
 
 
 # The verb

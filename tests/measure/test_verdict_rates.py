@@ -185,3 +185,18 @@ def test_the_next_session_falls_into_the_prediction_interval_as_often_as_it_says
     five = statistics.prediction_interval([1.0, 2.0, 3.0, 4.0, 5.0])  # t(4) = 2.776, s = 1.5811
     assert five.high == pytest.approx(3 + 2.7764 * 1.5811 * math.sqrt(1.2), rel=1e-4)
     assert statistics.prediction_interval([1.0]).low is None
+
+
+def test_over_restarts_a_restart_is_one_repetition_since_its_samples_share_its_luck() -> None:
+    rng = np.random.default_rng(37)
+    starts = rng.normal(0, 0.01, (SESSIONS, 2, PAIRS, 1))  # each start lands a little faster or slower, and stays there
+    samples = starts + rng.normal(0, 0.005, (SESSIONS, 2, PAIRS, 8))
+    by_restart = samples.mean(axis=-1)
+    low, high = interval_ends(by_restart[:, 0] - by_restart[:, 1], statistics.LEVEL)
+    alarms = float(((low > 0) | (high < 0)).mean())
+    loose = (samples[:, 0] - samples[:, 1]).reshape(SESSIONS, -1)
+    half = statistics.t_quantile(loose.shape[1] - 1) * loose.std(axis=-1, ddof=1) / math.sqrt(loose.shape[1])
+    each = float((np.abs(loose.mean(axis=-1)) > half).mean())
+    print(f"ten restarts of each, no difference: called different {alarms:.1%}; {each:.1%} if every sample were a pair")
+    assert alarms <= 0.07
+    assert each > 0.30
