@@ -21,6 +21,9 @@ from labkit.audit.registry import detector
 
 OVER = 1.02  # beyond the limit by more than limits are rounded
 OVER_MEASURED = 1.05
+CACHE_UNKNOWN = (
+    64 << 20
+)  # bytes a cache may have where nobody declared it: nothing is said of less than four times that
 APART = 1.5  # rungs nearer than this have no marginal rate worth the name
 KEEPS_RATE = ("decode", "mixed")
 NO_LIMIT = "a rate that the device's memory or arithmetic bounds"
@@ -140,14 +143,16 @@ def hold(one: Observation, implied: Implied, size: float | None, what: str) -> N
             return Notice(outcome="fail", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
     if measured is not None:
         lines.append(f"measured here: {number(measured)} {unit}; implied is {implied.value / measured:.0%} of it")
-        if implied.value > OVER_MEASURED * measured and not (kept and size and size < CACHE_FACTOR * kept):
+        cached = memory and (size is None or size < CACHE_FACTOR * (kept or CACHE_UNKNOWN))
+        if implied.value > OVER_MEASURED * measured and not cached:
             text = (
                 f"{one.subject} implies {number(implied.value)} {unit}, beyond the {number(measured)} {unit} measured "
                 f"on this device"
             )
             return Notice(outcome="warn", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
-    share = implied.value / (limit if limit is not None else measured or 1)
-    text = f"{one.subject} implies {number(implied.value)} {unit}, {share:.0%} of the limit"
+    of, top = ("of the limit", limit) if limit is not None else ("of what was measured on this device", measured or 1.0)
+    share = f"{implied.value / top:.0%} {of}"
+    text = f"{one.subject} implies {number(implied.value)} {unit}, {share}"
     return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
 
 
