@@ -62,7 +62,7 @@ class Observation:
     `samples`); `rounding` is half of the last digit that a published value was written with. `group` ties the rungs of
     one sweep. `pass_bytes` are the bytes one pass over the weights must at least read, `flops_per_token` the operations
     a token must at least take; `operand_bits` is how narrow the operands of the products are. `settings` are what else
-    was set, by lever; `witness` what a record says of each lever's witness at this cell."""
+    was set, by lever; `witness` is what a record says of each lever's witness at this cell, by lever."""
 
     subject: str
     group: str
@@ -143,7 +143,8 @@ class Evidence:
     """All there is to judge by: the observations, and of a run its record, plan, telemetry, requests and texts.
 
     `kind` is "run" or "claims"; `texts` are (subject, sentence) of what is said in words; `levers` are the names of the
-    knobs that a run varied, or that its plan declares."""
+    knobs that a run varied, or that its plan declares, and `witnesses` what the record says of each one's witness (see
+    `labkit.lab.lever_checks.witness_of`), None where it says nothing."""
 
     kind: Literal["run", "claims"]
     name: str
@@ -156,6 +157,7 @@ class Evidence:
     telemetry: tuple[Mapping[str, Any], ...] = ()
     operations: tuple[Mapping[str, Any], ...] = ()  # ops.jsonl of a bench of operations
     levers: tuple[str, ...] = ()
+    witnesses: Mapping[str, Any] = field(default_factory=dict)
 
     def groups(self) -> dict[str, list[Observation]]:
         """The observations by the sweep they are rungs of."""

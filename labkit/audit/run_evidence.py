@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,8 @@ from labkit.audit.claims import format_bytes, operand_bits
 from labkit.audit.devices import Limits, find_device, read_devices
 from labkit.audit.evidence import Evidence, Observation, Phase, Request, Sample
 from labkit.errors import RunError
+from labkit.lab.lever_checks import witness_of
+from labkit.lab.levers import known_levers
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
 from labkit.lab.record import RunRecord, canonical_cell, read_record
@@ -56,7 +59,13 @@ def read_run(folder: Path, root: Path | None = None) -> Evidence:
         telemetry=tuple(read_telemetry(folder / "telemetry.csv")),
         operations=tuple(read_lines(folder / "ops.jsonl")),
         levers=tuple(sorted(varied)),
+        witnesses=witnesses,
     )
+
+
+def by_cells(reading: Any, cells: Mapping[str, Any]) -> bool:
+    """Whether a witness was read cell by cell."""
+    return isinstance(reading, Mapping) and bool(reading) and set(reading) <= set(cells)
 
 
 def observe(
@@ -102,7 +111,6 @@ def observe(
         measured_tflop_s=fitting_rates(measured[1], operand_bits(quantisation)),
         repetitions=max((len(found) for found in samples.values()), default=0),
         settings=settings,
-        witness=dict(record.program_fingerprints),
         requests=requests,
         source="this lab",
         date=record.started,
