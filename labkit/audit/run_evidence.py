@@ -40,13 +40,19 @@ def read_run(folder: Path, root: Path | None = None) -> Evidence:
     by_cell: dict[str, list[Measurement]] = {}
     for row in rows:
         by_cell.setdefault(row.cell, []).append(row)
+    asked: dict[str, list[Request]] = {}
+    for one in requests:
+        asked.setdefault(one.subject, []).append(one)
+    varied = set(plan.knobs) if plan else {name for cell in by_cell for name in load_cell(cell)}
+    levers = known_levers(root)
+    witnesses = {name: witness_of(name, record, folder, levers) for name in sorted(varied)}
     observations = tuple(
-        observe(
-            record, cell, found, tuple(one for one in requests if one.subject == subject_of(cell)), device, measured
+        replace(
+            observe(record, cell, found, tuple(asked.get(subject_of(cell), ())), device, measured),
+            witness={name: reading.get(cell) for name, reading in witnesses.items() if by_cells(reading, by_cell)},
         )
         for cell, found in by_cell.items()
     )
-    varied = set(plan.knobs) if plan else {name for cell in by_cell for name in load_cell(cell)}
     return Evidence(
         kind="run",
         name=record.id,
