@@ -3,6 +3,7 @@
 What is not known is None and is never guessed.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Phase = Literal["decode", "prefill", "operation", "mixed"]
 Cache = Literal["cold", "warm"]
+MOST_PAIRS = 10_000  # of cells of a run without a plan
 # What must agree for two observations to be of the same conditions; `settings` are compared besides.
 CONDITIONS = (
     "device_name", "model", "quantisation", "backend", "phase", "streams", "slots", "tokens_per_pass_max", "depth",
@@ -62,7 +64,8 @@ class Observation:
     `samples`); `rounding` is half of the last digit that a published value was written with. `group` ties the rungs of
     one sweep. `pass_bytes` are the bytes one pass over the weights must at least read, `flops_per_token` the operations
     a token must at least take; `operand_bits` is how narrow the operands of the products are. `settings` are what else
-    was set, by lever; `witness` is what a record says of each lever's witness at this cell, by lever."""
+    was set, by lever; `witness` is what a record says of each lever's witness at this cell, by lever;
+    `knobs` are a run's cell as it was measured."""
 
     subject: str
     group: str
@@ -96,6 +99,7 @@ class Observation:
     repetitions: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     witness: Mapping[str, Any] = field(default_factory=dict)
+    knobs: Mapping[str, Any] = field(default_factory=dict)
     requests: tuple[Request, ...] = ()
     text: str = ""
     source: str = ""
@@ -136,6 +140,11 @@ class Observation:
         found = [name for name in CONDITIONS if name not in but and self.condition(name) != other.condition(name)]
         found += [n for n in settings if n not in but and self.settings.get(n) != other.settings.get(n)]
         return found
+
+    def knobs_apart(self, other: "Observation") -> list[str]:
+        """The knobs of a run's cells that are not set alike."""
+        names = {**self.knobs, **other.knobs}
+        return [name for name in names if self.knobs.get(name) != other.knobs.get(name)]
 
 
 @dataclass(frozen=True)
@@ -184,13 +193,30 @@ class Evidence:
 
     def compared(self) -> Iterator[tuple[Observation, Observation]]:
         """The pairs of cells that a verdict rests on: of the plan's rule and of its negative control."""
+        for rule in (self.plan.rule, self.plan.negative_control) if self.plan is not None else ():
+            if rule is not None and rule.against is not None:
+                yield from self.pair(rule.cell, rule.against)
+
+    def read_against(self) -> Iterator[tuple[Observation, Observation]]:
+        """The pairs of cells that anything is said of: those compared, and each cell against the control it differs from
+        in one knob; without a plan, every two cells that differ in one knob."""
         if self.plan is None:
+            for group in self.groups().values():
+                pairs = itertools.islice(itertools.combinations(group, 2), MOST_PAIRS)
+                yield from (pair for pair in pairs if len(pair[0].knobs_apart(pair[1])) == 1)
             return
+        from labkit.lab.run_effects import of_rule, one_knob_away
+
+        yield from self.compared()
+        rules = [rule for rule in (self.plan.rule, self.plan.negative_control) if rule is not None]
+        for cell, control in one_knob_away(self.plan):
+            if not any(of_rule(rule, cell, control) for rule in rules):
+                yield from self.pair(cell, control)
+
+    def pair(self, cell: Mapping[str, Any], against: Mapping[str, Any]) -> Iterator[tuple[Observation, Observation]]:
+        """The observations of two cells of the plan; nothing where one of them was not measured."""
         from labkit.lab.plan import cell_words
 
-        for rule in (self.plan.rule, self.plan.negative_control):
-            if rule is None or rule.against is None:
-                continue
-            ends = [self.find(cell_words(dict(sorted(end.items())))) for end in (rule.cell, rule.against)]
-            if ends[0] is not None and ends[1] is not None:
-                yield ends[0], ends[1]
+        ends = [self.find(cell_words(dict(sorted(end.items())))) for end in (cell, against)]
+        if ends[0] is not None and ends[1] is not None:
+            yield ends[0], ends[1]

@@ -117,6 +117,7 @@ def observe(
         measured_tflop_s=fitting_rates(measured[1], operand_bits(quantisation)),
         repetitions=max((len(found) for found in samples.values()), default=0),
         settings=settings,
+        knobs=knobs,
         requests=requests,
         source="this lab",
         date=record.started,
