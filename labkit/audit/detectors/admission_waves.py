@@ -124,14 +124,13 @@ def compared(evidence: Evidence, known: dict[str, float]) -> Iterator[Notice]:
         a, b = known.get(one.subject), known.get(other.subject)
         if a is None or b is None or one.streams != other.streams or max(a, b) < LIKE * min(a, b):
             continue
+        fewer = one if a < b else other  # what is said of the other one stands by itself
         lines = (f"{number(a)} resident against {number(b)}: {number(max(a, b) / min(a, b))} times as many",)
         text = (
             f"{one.subject} and {other.subject} compare {number(a)} resident streams with {number(b)}, whatever else "
             f"was changed"
         )
-        yield Notice(
-            outcome="warn", text=text, subject=one.subject, about=(one.subject, other.subject), arithmetic=lines
-        )
+        yield Notice(outcome="warn", text=text, subject=fewer.subject, about=(fewer.subject,), arithmetic=lines)
 
 
 def published_pairs(evidence: Evidence, known: dict[str, float]) -> list[tuple[Observation, Observation]]:
