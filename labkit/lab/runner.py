@@ -133,6 +133,8 @@ def close(folder: RunFolder, execution: Any) -> str:
             fields |= judged_fields(folder.path)
         except LabError as error:
             reason = f"not judged: {error}"
+        except Exception as error:  # a fault of ours must not cost the record
+            reason = f"not judged: the judge failed: {type(error).__name__}: {error}"
     folder.finalise(state, reason, **fields)
     return str(state)
 

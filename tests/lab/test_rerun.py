@@ -193,7 +193,7 @@ def test_every_condition_that_differs_is_named_and_what_stood_beside_the_repeat(
     assert any("Mesa 25.0" in words and "Mesa 25.1" in words for words in told)
     assert "card power_limit_w: 300.0 → 210.0" in told
     assert "repetitions: 10 → 12" in told
-    assert any(words.startswith("1 packages (numpy") for words in told)
+    assert any("package" in words and "numpy" in words for words in told)
     assert told[-2:] == (
         "beside the repeat: peer (process 7) on the device during",
         "beside the repeat: held back by heat in 50% of the looks",

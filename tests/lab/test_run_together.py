@@ -3,12 +3,14 @@
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from run_harness import ThrowawayLab, printed, read
 
 from labkit.errors import RunError
+from labkit.lab import runner
 from labkit.lab.folder import RunFolder
 from labkit.lab.lab import Lab
 from labkit.lab.record import read_record
@@ -72,3 +74,14 @@ def test_of_four_runs_with_one_name_one_is_made_and_three_are_refused(lab: Throw
     assert read_record(final).id == record.id
     with pytest.raises(RunError, match="there is a run called"):
         RunFolder.create(lab.root, record)
+
+
+def test_a_fault_of_the_judge_does_not_cost_the_record(lab: ThrowawayLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(folder: Path) -> dict[str, Any]:
+        raise NameError("name 'witness' is not defined")
+
+    monkeypatch.setattr(runner, "judged_fields", fails)
+    folder = RunFolder.create(lab.root, Lab(lab.root).new_record("sweep", {}))
+    assert runner.close(folder, SimpleNamespace(outcome=SimpleNamespace(state="completed", reason=""))) == "completed"
+    record, _ = lab.only_run()
+    assert record["reason"] == "not judged: the judge failed: NameError: name 'witness' is not defined"
