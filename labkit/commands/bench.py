@@ -168,12 +168,20 @@ def record_of(o: dict[str, Any]) -> dict[str, Any]:
 
 
 def shown(o: dict[str, Any], outcome: "Outcome") -> bool:
-    """Prints an outcome, as JSON or with a headline; whether it was whole."""
+    """Prints an outcome, as JSON or with a headline, and what the audit of its record warns of; whether it was whole.
+    Ends with 3 when it was and the audit fails it."""
+    from labkit.lab.record import WITHHELD, audit_fails
+    from labkit.lab.settle import audit_lines
+
     if o["as_json"]:
         click.echo(json.dumps(outcome.document, indent=2, ensure_ascii=False))
     else:
         what = o["model"] if o["shape"] is None else f"{o['shape']}, random weights (for speed only)"
         click.echo(f"{what} on {outcome.text}")
+    for line in audit_lines(outcome.folder) if outcome.folder else ():
+        click.echo(line, err=True)
+    if outcome.whole and outcome.folder and audit_fails(outcome.folder):
+        sys.exit(WITHHELD)
     return outcome.whole
 
 

@@ -22,11 +22,13 @@ Models = Sequence[tuple[str, AnyModel]]  # (label of the weights' type, model)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a bench has to say: as text, as JSON, and whether all that was asked for was measured and right."""
+    """What a bench has to say: as text, as JSON, whether all that was asked for was measured and right, and where its
+    record is."""
 
     text: str
     document: dict[str, Any]
     whole: bool
+    folder: Path | None = None
 
 
 def run_bench(
@@ -71,7 +73,7 @@ def run_bench(
     rows = results.rows()
     random = any(isinstance(model, ShapeModel) for _, model in models)
     document = run.document(ceilings=ceilings.plain(), random_weights=random, rows=[row.plain() for row in rows])
-    return Outcome(_text(run, ceilings, table(rows)), document, not run.troubled)
+    return Outcome(_text(run, ceilings, table(rows)), document, not run.troubled, run.folder)
 
 
 def run_ops(
@@ -101,7 +103,7 @@ def run_ops(
                 _check(run, operation, results[begun:])
     document = run.document(ceilings=ceilings.plain(), rows=[ops_report.plain(timed, ceilings) for timed in results])
     right = all(timed.right for timed in results)
-    return Outcome(_text(run, ceilings, ops_report.table(results, ceilings)), document, right)
+    return Outcome(_text(run, ceilings, ops_report.table(results, ceilings)), document, right, run.folder)
 
 
 def _check(run: BenchRun, operation: str, mine: Sequence[Timed]) -> None:
