@@ -70,6 +70,7 @@ class Completion:
             "slot": self.slot,
             "prompt_sha256": hashlib.sha256(repr(list(self.prompt_ids)).encode()).hexdigest(),
             "prompt_tokens": len(self.prompt_ids),
+            "cached_tokens": 0,  # of the prompt, not computed anew: the engine has no cache of prefixes
             "completion_tokens": len(self.token_ids),
             "submit_s": at(self.submit_s),
             "start_s": at(self.start_s),
