@@ -72,6 +72,7 @@ FORMATS = {
     "mxfp4": 17 / 32,
 }  # fmt: skip
 ACTIVATIONS = re.compile(r"w\d+a(\d+)", re.IGNORECASE)
+WEIGHTS_ALONE = re.compile(r"\b(i?q\d|awq|gptq|exl\d|hqq|nf4)", re.IGNORECASE)  # formats that leave activations wider
 WARM = re.compile(r"\b(warm|hit|hits|shared|cached|reused)\b", re.IGNORECASE)
 COLD = re.compile(r"\b(cold|empty|miss|off|disabled|none|no|fresh|unique)\b", re.IGNORECASE)
 UNSAID = re.compile(r"|[-–?]|unknown|n/?a|(prefix )?(cache|caching )?(on|enabled)", re.IGNORECASE)
@@ -269,15 +270,16 @@ def format_bytes(quantisation: str | None) -> float | None:
 
 
 def operand_bits(quantisation: str | None) -> int | None:
-    """How many bits the operands of the products have at the least: as `W4A8` says of the activations, else as wide as
-    weights of 16 and 8 bits are; None where it is not known."""
+    """How many bits the operands of the products have at the least: as `W4A8` says of the activations, 8 for formats of
+    weights alone (whose activations are int8 at the narrowest), else as wide as weights of 16 and 8 bits are; None where
+    it is not known."""
     name = (quantisation or "").lower()
     if stated := ACTIVATIONS.search(name):
         return int(stated[1])
     each = format_bytes(quantisation)
-    if each is None or each < 1:
-        return None
-    return 16 if each >= 2 else 8
+    if each is not None and each >= 1:
+        return 16 if each >= 2 else 8
+    return 8 if WEIGHTS_ALONE.search(name) else None
 
 
 def settings_of(text: str) -> dict[str, Any]:

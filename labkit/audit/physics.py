@@ -65,7 +65,7 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
     """Passes a second by each rate and time that was measured."""
     tokens = one.tokens_per_pass_max
     no_tokens = () if tokens else ("the most tokens a stream gets from one pass",)
-    said = f" / {number(tokens)} tokens a pass" if tokens and tokens != 1 else ""
+    said = f" / {counted(tokens, 'token')} a pass" if tokens and tokens != 1 else ""
     if step := one.value("step_ms"):
         line = f"1,000 / {number(step)} ms = {number(1e3 / step)} passes/s"
         yield Implied(1e3 / step, (line,), sure=step / (one.high("step_ms") or step))
@@ -82,7 +82,7 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
             yield Implied(1 / time / tokens, (line,), sure=time / (one.high(name) or time))
             continue
         rate = one.metrics[name]
-        among = f" / {number(streams)} streams" if name in THROUGHPUTS else ""
+        among = f" / {counted(streams, 'stream')}" if name in THROUGHPUTS else ""
         passes = rate / streams / tokens
         line = f"{number(rate)} tok/s{among}{said} = {number(passes)} passes/s"
         yield Implied(passes, (line,), sure=share_left(one, name))
@@ -103,7 +103,7 @@ def pass_bytes(one: Observation) -> Implied:
         known = {"the active parameters": one.active_params, "the bytes of a weight": one.bytes_per_weight}
         return Implied(None, (), tuple(name for name, value in known.items() if value is None))
     found = one.active_params * one.bytes_per_weight
-    line = f"{number(one.active_params / 1e9)} × 10⁹ active weights × {number(one.bytes_per_weight)} bytes"
+    line = f"{number(one.active_params / 1e9)} × 10⁹ active weights × {one.bytes_per_weight:.6g} bytes"
     return Implied(found, (f"{line} = {number(found / 1e9)} GB a pass",))
 
 
@@ -164,6 +164,11 @@ def prefill_seconds(one: Observation) -> tuple[float, float] | None:
     if one.prompt_tokens and (found := bounds(one, "prefill_tok_s")) is not None and found[0] > 0:
         return one.prompt_tokens / found[1], one.prompt_tokens / found[0]
     return None
+
+
+def counted(value: float, noun: str) -> str:
+    """A number with its noun: `1 stream`, `32 streams`."""
+    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
 
 
 def number(value: float) -> str:

@@ -216,6 +216,16 @@ def test_a_format_says_how_many_bytes_its_weights_take_and_a_mixture_does_not(tm
     assert [row.observation({}).bytes_per_weight for row in rows] == [2.0, 1.0625, None, None]
 
 
+@pytest.mark.parametrize(
+    ("quantisation", "bits"),
+    [("FP16", 16), ("Q8_0", 8), ("Q4_K_S", 8), ("UD-IQ4_XS", 8), ("AWQ-4bit", 8), ("MXFP4 W4A8", 8), ("W4A16", 16),
+     ("MXFP4", None), ("", None)],
+)  # fmt: skip
+def test_operands_are_as_narrow_as_a_format_allows(quantisation: str, bits: int | None, tmp_path: Path):
+    (row,) = claimed(tmp_path, [{"quantisation": quantisation}]).rows
+    assert row.observation({}).operand_bits == bits
+
+
 def test_a_spreadsheet_with_carriage_returns_and_a_mark_is_read(tmp_path: Path):
     path = write_claims(tmp_path / "claims.csv", [{"streams": 32}])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))

@@ -52,14 +52,14 @@ def judge(one: Observation) -> Notice:
     if one.device is None:
         name = f"the limits of {one.device_name}" if one.device_name else "the device"
         if not one.measured_gb_s and not one.measured_tflop_s:
-            text = f"{one.subject} cannot be held against a device: {name} is not known"
+            text = f"{one.subject} cannot be held against a device without {name}"
             return unjudged(one, text, (f"{name} (data/devices.toml)" if one.device_name else name,))
     found = [notice for notice in (judge_memory(one), judge_arithmetic(one), judge_stated(one)) if notice is not None]
     judged = [notice for notice in found if notice.outcome != "not assessable"]
     if judged:
         return max(judged, key=lambda notice: notice.gravity)
     missing = tuple(dict.fromkeys(part for notice in found for part in notice.missing)) or (NO_LIMIT,)
-    return unjudged(one, f"{one.subject} cannot be held against the roofline: {', '.join(missing)} not known", missing)
+    return unjudged(one, f"{one.subject} cannot be held against the roofline without {', '.join(missing)}", missing)
 
 
 def unjudged(one: Observation, text: str, missing: tuple[str, ...]) -> Notice:

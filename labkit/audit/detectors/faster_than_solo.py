@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from labkit.audit.evidence import Evidence, Observation
 from labkit.audit.notice import Notice
-from labkit.audit.physics import THROUGHPUTS, bounds, number, resident
+from labkit.audit.physics import THROUGHPUTS, bounds, counted, number, resident
 from labkit.audit.registry import detector
 
 OVER = 1.10
@@ -73,7 +73,7 @@ def words(one: Observation, metric: str) -> str:
     value = number(one.metrics[metric])
     if metric == "step_ms":
         return f"1,000 / {value} ms"
-    return f"{value} tok/s / {number(resident(one) or 1)} streams" if metric in THROUGHPUTS else f"{value} tok/s"
+    return f"{value} tok/s / {counted(resident(one) or 1, 'stream')}" if metric in THROUGHPUTS else f"{value} tok/s"
 
 
 def apart(reference: Observation, name: str, one: Observation, metric: str) -> bool:
