@@ -157,15 +157,6 @@ def implied_rate(one: Observation) -> Implied:
     return Implied(found, (*each.lines, last), sure=rate.sure)
 
 
-def prefill_seconds(one: Observation) -> tuple[float, float] | None:
-    """The least and the most seconds that reading the prompt took, None where neither its time nor its rate is known."""
-    if (found := bounds(one, "ttft_s")) is not None:
-        return found
-    if one.prompt_tokens and (found := bounds(one, "prefill_tok_s")) is not None and found[0] > 0:
-        return one.prompt_tokens / found[1], one.prompt_tokens / found[0]
-    return None
-
-
 def counted(value: float, noun: str) -> str:
     """A number with its noun: `1 stream`, `32 streams`."""
     return f"{number(value)} {noun}{'' if value == 1 else 's'}"

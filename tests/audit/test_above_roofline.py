@@ -1,7 +1,11 @@
 """Above the roofline: the published batch figure is impossible, a plausible one stands, one without conditions is open."""
 
+from typing import Any
+
 import pytest
 from make_evidence import MISTRAL_7B, QWEN_27B, claims_of, measured, notices, observed
+
+from labkit.audit.evidence import Observation
 
 ID = "above-roofline"
 
@@ -74,6 +78,39 @@ def test_the_marginal_rate_between_two_depths_gives_a_shared_prefix_away():
         for tokens, rate in ((32_167, 2_725), (60_329, 2_470))
     ]
     assert {notice.outcome for notice in notices(ID, claims_of(*honest))} == {"ok"}
+
+
+def test_short_prompts_hide_behind_the_weights_and_noise_is_no_wonder():
+    # 64 and 128 tokens both take as long as the weights do to read; 1,024 and 2,048 within a percent of each other do not
+    short = [observed("ttft_s", 0.0301, f"{n}", prompt_tokens=n, operand_bits=8, **QWEN_27B) for n in (64, 128)]
+    assert {notice.outcome for notice in notices(ID, claims_of(*short))} == {"ok"}
+    long = [observed("ttft_s", 0.51, f"{n}", prompt_tokens=n, operand_bits=8, **QWEN_27B) for n in (1024, 2048)]
+    found = [notice for notice in notices(ID, claims_of(*long)) if notice.outcome == "fail"]
+    assert [notice.about for notice in found] == [("2048",)]
+
+
+def test_a_depth_that_costs_no_time_was_not_there():
+    # 64 KiB a position: 100,000 further positions of 8 streams are 52 GB, and take 82 ms at 640 GB/s
+    def cell(depth: float, step_ms: float) -> dict[str, Any]:
+        return {
+            "depth": depth,
+            "streams": 8.0,
+            "phase": "decode",
+            "pass_bytes": 14.8e9 + 8 * depth * 65_536,
+            "step_ms": step_ms,
+        }
+
+    def rungs(*cells: dict[str, Any]) -> list[Observation]:
+        return [
+            observed("step_ms", one.pop("step_ms"), f"depth={one['depth']:g}", **one)
+            for one in cells
+        ]  # fmt: skip
+
+    assert pytest.approx(0.082, abs=0.001) == 8 * 1e5 * 65_536 / 640e9
+    honest = rungs(cell(1000, 30.0), cell(101_000, 130.0))
+    assert {notice.outcome for notice in notices(ID, claims_of(*honest))} == {"ok"}
+    wrong = [n for n in notices(ID, claims_of(*rungs(cell(1000, 30.0), cell(101_000, 90.0)))) if n.outcome == "fail"]
+    assert any("further positions of depth=101000" in notice.text for notice in wrong)
 
 
 def test_a_higher_memory_clock_raises_the_limit():

@@ -1,9 +1,9 @@
 """Above the roofline: what a rate implies, at the least, beyond what the device can do at the most."""
 
-import itertools
 from collections.abc import Iterator
 
 from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.marginal import further_reads, further_tokens
 from labkit.audit.notice import Notice
 from labkit.audit.physics import (
     CACHE_FACTOR,
@@ -12,9 +12,7 @@ from labkit.audit.physics import (
     implied_bandwidth,
     implied_rate,
     number,
-    operations_per_token,
     pass_bytes,
-    prefill_seconds,
     share_left,
 )
 from labkit.audit.registry import detector
@@ -24,7 +22,6 @@ OVER_MEASURED = 1.05
 CACHE_UNKNOWN = (
     64 << 20
 )  # bytes a cache may have where nobody declared it: nothing is said of less than four times that
-APART = 1.5  # rungs nearer than this have no marginal rate worth the name
 KEEPS_RATE = ("decode", "mixed")
 NO_LIMIT = "a rate that the device's memory or arithmetic bounds"
 
@@ -32,19 +29,22 @@ NO_LIMIT = "a rate that the device's memory or arithmetic bounds"
 @detector(
     "above-roofline",
     1,
-    version=1,
+    version=2,
     title="Above the roofline",
     explains=("littles-law", "faster-than-solo", "client-faster-than-server", "power-against-bandwidth"),
     essential=True,
 )
 def above_roofline(evidence: Evidence) -> Iterator[Notice]:
     """The least bytes a decode rate reads (active weights once a pass) against the memory's theoretical rate, the least
-    operations a rate of tokens takes against the fastest unit its operands fit, and the marginal rate between prompts at
-    least 1.5× apart. Beyond the theoretical rate by 2 % fails; beyond the device's own measured rate only warns."""
+    operations a rate of tokens takes against the fastest unit its operands fit, and the marginal rates between prompts, and
+    between depths, at least 1.5× apart. Beyond the theoretical rate by 2 % fails; beyond the device's own measured rate
+    only warns."""
     for one in evidence.observations:
         yield judge(one)
     for ladder in evidence.ladders("prompt_tokens", "depth"):
-        yield from judge_marginal(ladder)
+        yield from further_tokens(ladder)
+    for ladder in evidence.ladders("depth", "prompt_tokens"):
+        yield from further_reads(ladder)
 
 
 def judge(one: Observation) -> Notice:
@@ -154,41 +154,3 @@ def hold(one: Observation, implied: Implied, size: float | None, what: str) -> N
     share = f"{implied.value / top:.0%} {of}"
     text = f"{one.subject} implies {number(implied.value)} {unit}, {share}"
     return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=tuple(lines))
-
-
-def judge_marginal(ladder: list[Observation]) -> Iterator[Notice]:
-    """The rate at which a longer prompt's further tokens were read, from two rungs of a ladder."""
-    rungs = [one for one in ladder if one.cache != "warm" and one.prompt_tokens and prefill_seconds(one) is not None]
-    for shorter, longer in itertools.pairwise(rungs):
-        if longer.device is None or not shorter.prompt_tokens or not longer.prompt_tokens:
-            continue
-        if longer.prompt_tokens < APART * shorter.prompt_tokens:
-            continue
-        brief, lengthy, each = prefill_seconds(shorter), prefill_seconds(longer), operations_per_token(longer)
-        limit, words = longer.device.rate_limit(longer.operand_bits)
-        if brief is None or lengthy is None or each.value is None or limit is None:
-            continue
-        tokens, seconds = longer.prompt_tokens - shorter.prompt_tokens, lengthy[1] - brief[0]
-        about = (longer.subject,)
-        if seconds <= 0:
-            lines: tuple[str, ...] = (
-                f"{number(longer.prompt_tokens)} tokens took {number(lengthy[1])} s at the most",
-                f"{number(shorter.prompt_tokens)} tokens took {number(brief[0])} s at the least",
-            )
-            text = f"{longer.subject} read {number(tokens)} tokens more than {shorter.subject} in no more time"
-            yield Notice(outcome="fail", text=text, subject=longer.subject, about=about, arithmetic=lines)
-            continue
-        rate = tokens / seconds
-        implied = rate * each.value / 1e12
-        lines = (
-            f"{number(tokens)} more tokens / ({number(lengthy[1])} s − {number(brief[0])} s) = {number(rate)} tok/s",
-            *each.lines,
-            f"{number(rate)} tok/s × {number(each.value / 1e9)} GFLOP = {number(implied)} TFLOP/s",
-            f"limit: {words}; implied is {implied / limit:.0%} of it",
-        )
-        if implied > OVER * limit:
-            text = (
-                f"the last {number(tokens)} tokens of {longer.subject} are impossible as computed: they need "
-                f"{number(implied)} TFLOP/s of a device that does {number(limit)} TFLOP/s at the most"
-            )
-            yield Notice(outcome="fail", text=text, subject=longer.subject, about=about, arithmetic=lines)
