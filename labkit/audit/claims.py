@@ -13,6 +13,7 @@ from labkit.audit.units import factor_to, unit_of
 from labkit.errors import ParameterError
 from labkit.measure.metrics import METRICS
 
+MOST_ID = 200
 TOKENS = {"tok": 1.0, "token": 1.0, "tokens": 1.0, "k": 1e3}
 COUNTS = {"b": 1e9, "m": 1e6, "bn": 1e9}
 # Columns that hold a number, with the units it may be followed by; the first of `COLUMNS` that are needed.
@@ -181,6 +182,8 @@ def read_claims(path: Path) -> Claims:
         claim = claim_of(
             places, number, line, dict(zip(names, cells, strict=True)), dict(zip(names, header, strict=True))
         )
+        if len(claim.id) > MOST_ID:
+            raise places.fault(number, line, "id", f"the id has {len(claim.id)} characters, of {MOST_ID} at the most")
         if claim.id in seen:
             what = f"{claim.id!r} is the id of row {seen[claim.id]} already"
             raise places.fault(number, line, "id", what)

@@ -12,6 +12,7 @@ MOST_ROWS = 20_000
 MOST_LINE = 100_000  # bytes of one line
 MOST_FIELD = 10_000  # characters of one field
 SHOWN = 40
+CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # a tab and the ends of lines are text
 
 
 class Places:
@@ -58,6 +59,8 @@ def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 def check_header(places: Places, header: list[str]) -> None:
     """Refuses a header with an empty or a repeated name."""
+    if len(header) == 1 and ";" in header[0]:
+        raise places.fault(0, 1, "number 1", "the columns are parted by ';'; save the file with commas between them")
     for index, name in enumerate(header):
         if not name:
             raise places.fault(0, 1, index, "the column has no name")
@@ -82,8 +85,9 @@ def logical_rows(file: BinaryIO, places: Places) -> Iterator[tuple[int, list[str
         except UnicodeDecodeError as error:
             at = field_index(text + raw[: error.start].decode("utf-8", "replace"))
             raise places.fault(row, began, at, f"byte {raw[error.start]:#04x} is not UTF-8; save it as UTF-8") from None
-        if "\0" in text:
-            raise places.fault(row, began, field_index(text[: text.index("\0")]), "a NUL byte is not text")
+        if control := CONTROL.search(text):
+            at = field_index(text[: control.start()])
+            raise places.fault(row, began, at, f"the control character {ord(control[0]):#04x} is not text")
         if text.count('"') % 2:  # a quoted field goes on
             if len(text) > MOST_LINE:
                 raise places.fault(row, began, field_index(text), "a quoted field does not end; a quote is missing")

@@ -57,8 +57,10 @@ def audit_target(target: str) -> Iterator[Audited]:
 
 def audit_claims(path: Path) -> Audited:
     """The audit of a file of claims, with the devices of the lab it is read in."""
+    from labkit.lab.settle import shown
+
     found = audit(read_claims(path).evidence(lab_root()))
-    return Audited(str(path), found)
+    return Audited(shown(path), found)
 
 
 def audit_run(folder: Path) -> Audited:

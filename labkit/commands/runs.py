@@ -59,7 +59,7 @@ def show(run_id: str, as_json: bool) -> None:
 def facts(run: "StoredRun") -> list[tuple[str, str]]:
     """What a person wants to see of a run, a line a fact."""
     from labkit.lab.measurements import read_rows
-    from labkit.lab.settle import shown, verdict_line
+    from labkit.lab.settle import audit_lines, shown, verdict_line
 
     record, folder = run
     rows = read_rows(folder / "measurements.csv")
@@ -73,6 +73,7 @@ def facts(run: "StoredRun") -> list[tuple[str, str]]:
         ("verdict", verdict_line(record) if record.verdict else "none"),
         ("samples", f"{len(rows)} of {len({row.cell for row in rows})} cells"),
     ]
+    lines += [("audit", line.removeprefix("audit: ")) for line in audit_lines(folder)]
     if record.cells:
         cells = record.cells
         lines.append(("code cells", f"{cells.executed} executed, {cells.failed} failed, {cells.not_run} not run"))

@@ -83,6 +83,8 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str):
         ({"source": ""}, "source", "it is empty"),
         ({"metric": ""}, "metric", "it is empty"),
         ({"note": "x" * 10_001}, "note", "10,001 characters"),
+        ({"note": "\x1b[2Jgone"}, "note", "the control character 0x1b is not text"),
+        ({"id": "x" * 201}, "id", "201 characters"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_row_and_column(tmp_path: Path, row: dict[str, Any], column: str, said: str):
@@ -129,6 +131,12 @@ def test_what_is_no_table_gets_one_line(tmp_path: Path, content: bytes):
     path = tmp_path / "claims.csv"
     path.write_bytes(content)
     assert fault(path).startswith("claims.csv")
+
+
+def test_a_file_parted_by_semicolons_says_so(tmp_path: Path):
+    path = write_claims(tmp_path / "claims.csv", [{}])
+    path.write_text(path.read_text().replace(",", ";"))
+    assert "the columns are parted by ';'" in fault(path)
 
 
 def test_a_quote_that_does_not_close_names_its_field(tmp_path: Path):
