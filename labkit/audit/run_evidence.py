@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,8 +25,8 @@ PROMPTS, DEPTHS, OUTPUTS = ("prompt", "prompt_tokens"), ("depth",), ("generate",
 BACKENDS, QUANTS = ("runtime", "backend"), ("quant", "quantisation")
 TAKEN = (*STREAMS, *PROMPTS, *DEPTHS, *OUTPUTS, *BACKENDS, *QUANTS, "phase", "slots", "model")
 MOST_LINES = 1_000_000
-READS = re.compile(r"(?:read_bandwidth:|reads) ([\d.]+) GB/s")
-MULTIPLIES = re.compile(r"([\d.]+) TFLOP/s (float16|float32|int8)")
+READS = re.compile(r"(?:read_bandwidth:|reads) (\d+(?:\.\d+)?) GB/s")
+MULTIPLIES = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?) TFLOP/s (float16|float32|int8)")
 
 
 def read_run(folder: Path, root: Path | None = None) -> Evidence:
@@ -39,6 +40,8 @@ def read_run(folder: Path, root: Path | None = None) -> Evidence:
     measured = measured_rates(record)
     by_cell: dict[str, list[Measurement]] = {}
     for row in rows:
+        if not math.isfinite(row.value):
+            raise RunError(f"measurements.csv has {row.metric} = {row.value} at {row.cell[:60]}: a sample is finite")
         by_cell.setdefault(row.cell, []).append(row)
     asked: dict[str, list[Request]] = {}
     for one in requests:
@@ -235,8 +238,8 @@ def only_type(model: Mapping[str, Any] | None) -> str | None:
     types = (model or {}).get("bytes_by_type")
     if not isinstance(types, Mapping):
         return None
-    total = sum(types.values())
-    large = [str(name) for name, size in types.items() if size > 0.01 * total]
+    sizes = {str(name): size for name, size in types.items() if isinstance(size, int | float)}
+    large = [name for name, size in sizes.items() if size > 0.01 * sum(sizes.values())]
     return large[0] if len(large) == 1 else None
 
 

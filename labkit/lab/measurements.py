@@ -5,7 +5,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,19 +53,25 @@ def read_rows(path: Path) -> list[Measurement]:
     """Every row of a `measurements.csv`, in order; none when there is no file. RunError names a line that is wrong."""
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = next(reader, None)
-        if header is not None and tuple(header) != COLUMNS:
-            raise RunError(f"{path} has the columns {','.join(header)}; expected {','.join(COLUMNS)}")
-        rows = []
-        for line in reader:
-            try:
-                block, order, cell, metric, value, utc = line
-                rows.append(Measurement(int(block), int(order), cell, metric, float(value), utc))
-            except ValueError:
-                raise RunError(f"{path}, line {reader.line_num}: not a measurement: {','.join(line)}") from None
-    return rows
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(parse_rows(path, file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise RunError(f"{path} is damaged: {error}") from None
+
+
+def parse_rows(path: Path, file: Iterable[str]) -> Iterator[Measurement]:
+    """The rows in an open `measurements.csv`. RunError names a line that is wrong."""
+    reader = csv.reader(file)
+    header = next(reader, None)
+    if header is not None and tuple(header) != COLUMNS:
+        raise RunError(f"{path} has the columns {','.join(header)[:200]}; expected {','.join(COLUMNS)}")
+    for line in reader:
+        try:
+            block, order, cell, metric, value, utc = line
+            yield Measurement(int(block), int(order), cell, metric, float(value), utc)
+        except ValueError:
+            raise RunError(f"{path}, line {reader.line_num}: not a measurement: {','.join(line)[:200]}") from None
 
 
 def checked_value(metric: str, value: Any) -> float:

@@ -135,3 +135,48 @@ def test_a_record_of_a_newer_schema_gets_one_line(lab: Path):
     done = call("audit", str(folder))
     assert isinstance(done.exception, LabError)
     assert "schema 99" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("measurements.csv", b"\xff\xfe", "is damaged"),
+        ("measurements.csv", b"a,b\n1,2\n", "has the columns a,b"),
+        (
+            "measurements.csv",
+            b'block,order,cell,metric,value,utc\n0,0,"{""streams"":1}",step_ms,nan,2026\n',
+            "is finite",
+        ),
+        ("measurements.csv", b"block,order,cell,metric,value,utc\n0,0,not json,step_ms,1,2026\n", "not a JSON object"),
+        ("requests.jsonl", b"[1, 2]\n", "line 1, is not a JSON object"),
+        ("conclusion.json", b"[1, 2]", "is damaged"),
+        ("plan.json", b"{", "is not a plan"),
+        ("run.json", b"{}", "is not a run record"),
+    ],
+)
+def test_a_damaged_file_of_a_run_gets_one_line(lab: Path, file: str, content: bytes, said: str):
+    folder = write_honest_run(lab, 3)
+    (folder / file).write_bytes(content)
+    done = call("audit", str(folder))
+    assert isinstance(done.exception, LabError), done.output
+    assert said in str(done.exception)
+    assert "\n" not in str(done.exception)
+    assert not (folder / "audit.json").exists()
+
+
+def test_a_record_with_odd_values_is_audited_all_the_same(lab: Path):
+    folder = write_honest_run(lab, 3)
+    document = json.loads((folder / "run.json").read_text())
+    document["model"]["bytes_by_type"] = {"Q4_1": "many"}
+    document["notes"] = ["ceilings: reads 1.2.3 GB/s, multiplies ... TFLOP/s float16"]
+    document["device"] |= {"vendor_id": "x", "name": None}
+    document["parameters"] |= {"slots": "many", "tokens": [1, 2]}
+    (folder / "run.json").write_text(json.dumps(document))
+    row = '99,99,"{""streams"":-4,""phase"":""decode""}",decode_tok_s,5.0,2026-12-01T00:00:00Z\n'
+    with (folder / "measurements.csv").open("a") as file:
+        file.write(row + row.replace("-4", "[1]") + row.replace("-4", "0") + row.replace("-4", "1e400"))
+    with (folder / "requests.jsonl").open("a") as file:
+        file.write('{"block": 0, "cell": {"streams": 1}, "submit_s": "x", "last_token_s": 1e999, "start_s": null}\n')
+    done = call("audit", str(folder))
+    assert done.exception is None, done.exception
+    assert "broke on" not in done.output
