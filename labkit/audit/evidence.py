@@ -3,7 +3,9 @@
 What is not known is None and is never guessed.
 """
 
+import bisect
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,6 +143,19 @@ class Observation:
         found += [n for n in settings if n not in but and self.settings.get(n) != other.settings.get(n)]
         return found
 
+    def windows(self) -> list[tuple[float, float]]:
+        """(start, end) of each block's work, in seconds since the run's start, by its requests' own times; none where
+        they do not tell."""
+        ends: dict[int, list[float]] = {}
+        for one in self.requests:
+            begin, end = one.number("window_start_s"), one.number("window_end_s")
+            begin = one.number("start_s") if begin is None else begin
+            begin = one.number("submit_s") if begin is None else begin
+            end = one.number("last_token_s") if end is None else end
+            if begin is not None and end is not None and end > begin:
+                ends.setdefault(one.block, []).extend((begin, end))
+        return [(min(found), max(found)) for _, found in sorted(ends.items())]
+
     def knobs_apart(self, other: "Observation") -> list[str]:
         """The knobs of a run's cells that are not set alike."""
         names = {**self.knobs, **other.knobs}
@@ -178,6 +193,17 @@ class Evidence:
     def find(self, subject: str) -> Observation | None:
         """The observation called so."""
         return next((one for one in self.observations if one.subject == subject), None)
+
+    def readings(self, *cells: Observation) -> list[Mapping[str, Any]]:
+        """The telemetry while these cells were measured."""
+        spans = sorted(span for one in cells for span in one.windows())
+        found = []
+        for row in self.telemetry:
+            at = row.get("time_s")
+            place = bisect.bisect_right(spans, (at, math.inf)) if at is not None else 0
+            if at is not None and any(start <= at <= end for start, end in spans[max(0, place - 2) : place]):
+                found.append(row)
+        return found
 
     def ladders(self, along: str, *but: str) -> Iterator[list[Observation]]:
         """Each series of observations of one group that differ in `along` alone (and in what `but` names), in its
