@@ -1,0 +1,168 @@
+"""Lever without effect: a lever was set to other values, and its declared witness did not move."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.notice import Notice
+from labkit.audit.physics import number
+from labkit.audit.registry import detector
+from labkit.lab.lever_checks import cannot_act, without
+from labkit.lab.levers import LEVERS, Lever, find_lever, known_levers, workload
+
+FULL = ("acceptance", (1.0,))  # a share that is at its end at both values cannot tell them apart
+SHOWN = 4
+
+
+@detector(
+    "lever-witness", 2, version=1, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
+)
+def lever_witness(evidence: Evidence) -> Iterator[Notice]:
+    """The declared witness of each lever (a program's fingerprint, a counter, the workload, a readback) at the cells that
+    are read against each other. One that is the same at both fails where the rule compares them, for then it compares a
+    thing with itself; elsewhere it warns. A negative control is exempt: it must not move."""
+    if evidence.kind != "run":
+        return
+    levers = levers_of(evidence)
+    control = list(pairs_of(evidence, "negative_control"))
+    ruled = list(pairs_of(evidence, "rule"))
+    moved: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
+    for pair in evidence.read_against():
+        if pair in control:
+            continue
+        for name in pair[0].knobs_apart(pair[1]):
+            found = find_lever(name, levers)
+            if found is None or name not in evidence.levers:
+                continue
+            readings = readings_of(name, found, pair, evidence)
+            cells = [one.subject for one in pair]
+            if readings is None:
+                unknown.setdefault(name, []).extend(cells)
+            elif readings[0] != readings[1]:
+                moved.setdefault(name, []).extend(cells)
+            else:
+                yield unmoved(name, found, pair, readings[0], pair in ruled or evidence.plan is None, levers, evidence)
+    for name, cells in moved.items():
+        lever = find_lever(name, levers)
+        assert lever is not None
+        text = f"{name} moved its witness ({lever.witness.read}) wherever it was varied"
+        about = tuple(dict.fromkeys(cells))
+        yield Notice(outcome="ok", text=text, subject=evidence.name, about=about)
+    for name, cells in unknown.items():
+        lever = find_lever(name, levers)
+        if name in moved or lever is None:
+            continue
+        text = f"whether {name} did anything is not told by its witness"
+        missing = (f"{lever.witness.read}, at each value",)
+        about = tuple(dict.fromkeys(cells))
+        yield Notice(outcome="not assessable", text=text, subject=evidence.name, about=about, missing=missing)
+
+
+def levers_of(evidence: Evidence) -> Mapping[str, Lever]:
+    """The declared levers, those of the run's own lab among them."""
+    from labkit.audit.stored import lab_of
+
+    root = lab_of(evidence.folder) if evidence.folder is not None else None
+    return known_levers(root) if root is not None else LEVERS
+
+
+def pairs_of(evidence: Evidence, which: str) -> Iterator[tuple[Observation, Observation]]:
+    """The cells that the plan's rule, or its negative control, compares."""
+    rule = getattr(evidence.plan, which, None)
+    if rule is not None and rule.against is not None:
+        yield from evidence.pair(rule.cell, rule.against)
+
+
+def readings_of(
+    name: str, lever: Lever, pair: tuple[Observation, Observation], evidence: Evidence
+) -> tuple[Any, Any] | None:
+    """What the lever's witness says at each of two cells; None where it does not say it of both."""
+    witness = lever.witness
+    if witness.name == "cell":  # the cells are named by what was executed
+        return pair[0].subject, pair[1].subject
+    if witness.kind == "fingerprint":
+        return fingerprints(name, pair, evidence.witnesses.get(name))
+    if witness.kind == "workload" and witness.name == "prompt_tokens" and isinstance(pair[0].knobs.get(name), str):
+        return columns(pair, "prompt_sha256")  # prompts by their text
+    given = [one.witness.get(name) for one in pair]
+    if witness.kind == "counter" and given[0] != given[1]:
+        return given[0], given[1]  # a counter that is there at one of them alone has moved
+    if witness.name == "slot":
+        return most_together(pair)
+    if (
+        given[0] is None
+        or given[1] is None
+        or (witness.name, tuple(given[0])) == (witness.name, tuple(given[1])) == FULL
+    ):
+        return None
+    return tuple(given[0]), tuple(given[1])
+
+
+def fingerprints(name: str, pair: tuple[Observation, Observation], known: Any) -> tuple[Any, Any] | None:
+    """The fingerprints of the programs whose labels name each of two values, by the rest of the label; None where no
+    program is named by both."""
+    if not isinstance(known, Mapping):
+        return None
+    first, second = (labelled(name, one.knobs.get(name), known) for one in pair)
+    both = sorted(first.keys() & second.keys())
+    return ({label: first[label] for label in both}, {label: second[label] for label in both}) if both else None
+
+
+def labelled(name: str, value: Any, known: Mapping[str, str]) -> dict[str, str]:
+    """Label without the value → fingerprint, of the programs that name the value of a lever: `kv=f16`, or `f16`."""
+    words = {str(value), f"{name}={value}"}
+    found = {}
+    for label, fingerprint in known.items():
+        parts = re.split(r"[\s,]+", label)
+        if words & set(parts):
+            found[" ".join(part for part in parts if part not in words)] = fingerprint
+    return found
+
+
+def columns(pair: tuple[Observation, Observation], column: str) -> tuple[Any, Any] | None:
+    """The values of a column of the requests of two cells; None where one of them has none."""
+    first, second = (sorted({text for r in one.requests if (text := r.text(column))}) for one in pair)
+    return (first, second) if first and second else None
+
+
+def most_together(pair: tuple[Observation, Observation]) -> tuple[Any, Any] | None:
+    """The most slots that the requests of one block had, or the requests where no slot is told."""
+    counts = []
+    for one in pair:
+        blocks: dict[int, set[Any]] = {}
+        for place, request in enumerate(one.requests):
+            slot = request.number("slot")
+            blocks.setdefault(request.block, set()).add(place if slot is None else slot)
+        if not blocks:
+            return None
+        counts.append(max(len(found) for found in blocks.values()))
+    return counts[0], counts[1]
+
+
+def unmoved(
+    name: str, lever: Lever, pair: tuple[Observation, Observation], reading: Any, ruled: bool, levers: Mapping[str, Lever],
+    evidence: Evidence,
+) -> Notice:  # fmt: skip
+    """The notice on a lever that did nothing between two cells."""
+    parameters = evidence.record.parameters if evidence.record is not None else {}
+    values = [one.knobs.get(name) for one in pair]
+    at = workload(parameters, without(pair[0].knobs, name), levers=levers)
+    why = cannot_act(name, values, at, levers)
+    lines = [f"{one.subject}: {lever.witness.name} {words(reading)}" for one in pair]
+    lines += [why] if why else []
+    text = f"{name} was set to {values[0]} and to {values[1]}, and its witness ({lever.witness.name}) did not move"
+    about = tuple(one.subject for one in pair)
+    outcome = "fail" if ruled else "warn"
+    return Notice(outcome=outcome, text=text, subject=pair[0].subject, about=about, arithmetic=tuple(lines))  # type: ignore[arg-type]
+
+
+def words(reading: Any) -> str:
+    """A reading of a witness, a long one shortened."""
+    if isinstance(reading, Mapping):
+        return ", ".join(f"{label or 'program'} {value}" for label, value in list(reading.items())[:SHOWN])
+    if isinstance(reading, list | tuple):
+        shown = [number(value) if isinstance(value, int | float) else str(value)[:16] for value in reading[:SHOWN]]
+        return ", ".join(shown) + (", …" if len(reading) > SHOWN else "")
+    return number(reading) if isinstance(reading, int | float) else str(reading)
