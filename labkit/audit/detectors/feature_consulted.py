@@ -1,0 +1,97 @@
+"""A feature said to be on that was never consulted: a drafter that drafted nothing, a cache that nobody asked."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.notice import Notice
+from labkit.audit.physics import number
+from labkit.audit.registry import detector
+
+OFF = {"", "none", "off", "no", "false", "0", "disabled", "null"}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Something that can be on: the settings that say so, the counters that move when it is consulted, and those that
+    move when that had an effect. A counter is a column of the requests or a metric."""
+
+    name: str
+    settings: tuple[str, ...]
+    consulted: tuple[str, ...]
+    worked: tuple[str, ...]
+
+
+FEATURES = (
+    Feature(
+        "speculation", ("draft", "drafts", "k", "speculation", "spec_type", "drafter", "mtp", "ngram"),
+        ("drafted_tokens", "draft_n", "server.draft_n", "acceptance"),
+        ("accepted_tokens", "draft_n_accepted", "server.draft_n_accepted", "accepted_per_step", "acceptance"),
+    ),
+    Feature(
+        "the prefix cache", ("prefix_cache", "prefix_caching", "cache_prompt", "prompt_cache"),
+        ("cache_lookups", "cache_queries"),
+        ("cached_tokens", "server.cache_n", "usage.prompt_tokens_details.cached_tokens"),
+    ),
+)  # fmt: skip
+
+
+@detector("feature-consulted", 3, version=1, title="Features that were consulted", explains=("lever-witness",))
+def feature_consulted(evidence: Evidence) -> Iterator[Notice]:
+    """The live counter of every feature that a cell says is on. One that stayed at nothing fails: the feature was off,
+    whatever the label says. One that moved without effect (drafts, none of them accepted) only forbids claiming one."""
+    parameters = evidence.record.parameters if evidence.record is not None else {}
+    for feature in FEATURES:
+        for one in evidence.observations:
+            said = on(feature, {**parameters, **one.settings, **one.knobs})
+            if said and one.phase != "operation":
+                yield judge(feature, said, one, alike(one, evidence))
+
+
+def on(feature: Feature, settings: Mapping[str, Any]) -> str:
+    """The setting that says a feature is on, in words; nothing where none does, or one says it is off."""
+    given = {name: settings[name] for name in feature.settings if settings.get(name) is not None}
+    given = {name: value for name, value in given.items() if not isinstance(value, list | tuple | dict)}
+    if not given or any(str(value).strip().lower() in OFF for value in given.values()):
+        return ""
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def alike(one: Observation, evidence: Evidence) -> list[Observation]:
+    """What was observed under the same conditions: published rows give one metric each."""
+    if evidence.kind == "run":
+        return [one]
+    return [other for other in evidence.groups()[one.group] if other.likeness() == one.likeness()]
+
+
+def judge(feature: Feature, said: str, one: Observation, together: list[Observation]) -> Notice:
+    """The notice on one feature of one cell."""
+    about = (one.subject,)
+    consulted, worked = counted(feature.consulted, together), counted(feature.worked, together)
+    known = consulted if consulted is not None else worked
+    if known is None:
+        text = f"{one.subject} says {said}, and no counter tells whether {feature.name} was consulted"
+        missing = (f"a counter of {feature.name}, such as {feature.consulted[0]}",)
+        return Notice(outcome="not assessable", text=text, subject=one.subject, about=about, missing=missing)
+    name, value = known
+    lines = (f"{said}; {name}: {number(value)} in all",)
+    if value > 0 and (worked is None or worked[1] > 0):
+        text = f"{one.subject}: {feature.name} was consulted ({name} {number(value)})"
+        return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=lines)
+    if value > 0 or name not in feature.consulted or name in feature.worked:
+        text = f"{one.subject}: {feature.name} was on and came to nothing: no effect of it should be claimed"
+        return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=lines)
+    text = f"{one.subject} says {said}, and {feature.name} was never consulted: it was off"
+    return Notice(outcome="fail", text=text, subject=one.subject, about=about, arithmetic=lines)
+
+
+def counted(names: tuple[str, ...], together: list[Observation]) -> tuple[str, float] | None:
+    """(counter, its sum) of the first that the requests, or the metrics, tell of; None where none does."""
+    for name in names:
+        values = [value for one in together for asked in one.requests if (value := asked.number(name)) is not None]
+        values += [sample.value for one in together for sample in one.samples.get(name, ())]
+        values += [one.metrics[name] for one in together if name in one.metrics and name not in one.samples]
+        if values:
+            return name, float(sum(values))
+    return None
