@@ -73,10 +73,11 @@ def detectors() -> dict[str, Detector]:
 
 def stamps() -> dict[str, str]:
     """Which version of each detector, and of the evidence they read, is here: what stored results are compared with."""
-    from labkit.audit import claims, devices, evidence, marginal, physics, report, run_evidence
+    from labkit.audit import claims, devices, evidence, marginal, physics, report, run_evidence, run_files
 
     shared = "".join(
-        source_digest(module) for module in (evidence, physics, marginal, run_evidence, claims, devices, report)
+        source_digest(module)
+        for module in (evidence, physics, marginal, run_evidence, run_files, claims, devices, report)
     )
     return {"evidence": hashlib.sha256(shared.encode()).hexdigest()[:10]} | {
         id: one.stamp for id, one in detectors().items()

@@ -1,6 +1,5 @@
 """A run folder as evidence: its cells with their repetitions, requests and telemetry, and what its device was measured at."""
 
-import csv
 import json
 import math
 import re
@@ -13,6 +12,7 @@ from typing import Any
 from labkit.audit.claims import format_bytes, operand_bits
 from labkit.audit.devices import Limits, find_device, read_devices
 from labkit.audit.evidence import Evidence, Observation, Phase, Request, Sample
+from labkit.audit.run_files import read_lines, read_telemetry, read_texts
 from labkit.errors import RunError
 from labkit.lab.lever_checks import witness_of
 from labkit.lab.levers import known_levers
@@ -24,7 +24,6 @@ STREAMS = ("streams", "width", "batch", "concurrency")
 PROMPTS, DEPTHS, OUTPUTS = ("prompt", "prompt_tokens"), ("depth",), ("generate", "tokens", "max_tokens")
 BACKENDS, QUANTS = ("runtime", "backend"), ("quant", "quantisation")
 TAKEN = (*STREAMS, *PROMPTS, *DEPTHS, *OUTPUTS, *BACKENDS, *QUANTS, "phase", "slots", "model")
-MOST_LINES = 1_000_000
 READS = re.compile(r"(?:read_bandwidth:|reads) (\d+(?:\.\d+)?) GB/s")
 MULTIPLIES = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?(?:e[+-]?\d+)?) TFLOP/s (float16|float32|int8)")
 
@@ -261,51 +260,3 @@ def read_requests(path: Path) -> Iterator[Request]:
         cell, block = row.get("cell"), row.get("block")
         if isinstance(cell, dict) and isinstance(block, int):
             yield Request(subject_of(canonical_cell(cell)), block, row)
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines; none where there is none. RunError names a line that is not one."""
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if number > MOST_LINES:
-                raise RunError(f"{path} has over {MOST_LINES:,} lines")
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise RunError(f"{path}, line {number}, is not a JSON object")
-            yield row
-
-
-def read_telemetry(path: Path) -> Iterator[dict[str, Any]]:
-    """The readings of telemetry.csv: numbers where there is one, None where the card did not say."""
-    if not path.is_file():
-        return
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        for row in csv.DictReader(file):
-            yield {name: reading(name, value) for name, value in row.items() if name is not None}
-
-
-def reading(name: str, text: Any) -> Any:
-    """A cell of telemetry.csv."""
-    if not isinstance(text, str) or not text:
-        return None
-    try:
-        return text if name == "limited" else float(text)
-    except ValueError:
-        return None
-
-
-def read_texts(folder: Path) -> Iterator[tuple[str, str]]:
-    """(subject, sentence) of each claim the run's notebook makes."""
-    path = folder / "conclusion.json"
-    try:
-        document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        claims = [str(text) for text in document.get("claims", ())]
-    except (OSError, ValueError, AttributeError, TypeError):
-        raise RunError(f"{path} is damaged; it must be a JSON object") from None
-    for number, text in enumerate(claims, 1):
-        yield f"claim {number}", text

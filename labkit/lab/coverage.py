@@ -43,7 +43,7 @@ class Coverage(Frozen):
 
 def coverage_of(record: RunRecord, plan: Plan, folder: Path) -> Coverage:
     """What the run in `folder` covered. RunError when its requests cannot be read."""
-    from labkit.audit.run_evidence import read_lines
+    from labkit.audit.run_files import read_lines
 
     weights = (record.model or {}).get("bytes_by_type")
     counted = {str(name): int(size) for name, size in weights.items()} if isinstance(weights, Mapping) else {}

@@ -13,7 +13,7 @@ SPREAD = 1.5  # between the fastest and the slowest stream, beyond what one batc
 LIKE = 1.1
 
 
-@detector("admission-waves", 5, version=1, title="Admission waves", explains=("bimodal", "trend", "repetitions"))
+@detector("admission-waves", 5, version=1, title="Admission waves", explains=("repetitions",))
 def admission_waves(evidence: Evidence) -> Iterator[Notice]:
     """How many streams were resident at once: by the requests' own times, by the slots there were, or by how far the
     fastest stream is from the slowest (n streams in w waves: the fastest is w times as fast). Fewer than were offered
