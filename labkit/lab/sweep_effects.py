@@ -136,7 +136,7 @@ def effect_of(pair: Pair, file: SweepFile, level: float, known: History, levers:
         level=level,
         spread=(spread.sd, spread.freedom, spread.sessions),
         negative_control=name in file.negative_controls,
-        witness=witnessed(name, a, b, levers),
+        witness=witnessed(name, (a, old_cell), (b, new_cell), levers),
         runs=(a.record.id, b.record.id),
         device=device_words(b.record),
         model=model_words(b.record.model),
@@ -147,12 +147,15 @@ def effect_of(pair: Pair, file: SweepFile, level: float, known: History, levers:
 
 
 def witnessed(
-    name: str, a: StoredRun, b: StoredRun, levers: Mapping[str, Lever]
+    name: str, old: tuple[StoredRun, str], new: tuple[StoredRun, str], levers: Mapping[str, Lever]
 ) -> Literal["moved", "did not move", "not recorded"]:
-    """Whether the lever's witness differs between the two runs."""
-    left, right = (witness_of(name, run.record, run.folder, levers) for run in (a, b))
+    """Whether the lever's witness differs between a cell of one run and a cell of another: at those cells where it is
+    told by cell, since a run may have measured both values of the lever; else between the runs."""
+    left, right = (witness_of(name, run.record, run.folder, levers) for run, _ in (old, new))
     if left is None or right is None:
         return "not recorded"
+    if isinstance(left, dict) and isinstance(right, dict) and old[1] in left and new[1] in right:
+        left, right = left[old[1]], right[new[1]]
     return "did not move" if left == right else "moved"
 
 

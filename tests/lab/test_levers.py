@@ -13,6 +13,7 @@ from labkit.lab.lab import Lab, _open_runs
 from labkit.lab.lever_checks import cannot_act, check_plan, same_work, witness_of
 from labkit.lab.levers import LEVERS, OWN_FILE, find_lever, known_levers, lever, workload
 from labkit.lab.plan import Plan, Rule
+from labkit.lab.sweep_effects import witnessed
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 
@@ -216,3 +217,19 @@ def test_the_witness_of_a_lever_is_read_from_the_record(lab: Lab) -> None:
     assert witness_of("rows", record, folder) == ['{"ub":2048}', '{"ub":512}']
     assert witness_of("temperature", record, folder) is None
     assert witness_of("flux", record, folder) is None
+
+
+def test_a_witness_told_by_cell_is_held_at_the_cells_compared(lab: Lab) -> None:
+    """Both runs measured one and eight streams, so the runs are alike; the two cells are not."""
+    stored = []
+    for number in range(2):
+        run = lab.run("levers", {"widths": [1, 8]})
+        for streams in (1, 8):
+            run.measure({"width": streams}, number, decode_tok_s=10.0 * streams)
+            for slot in range(streams):
+                run.request(block=number, cell={"width": streams}, slot=slot)
+        stored.append(StoredRun(run.record, run.folder))
+    one, eight = '{"width":1}', '{"width":8}'
+    assert witnessed("widths", (stored[0], one), (stored[1], eight), LEVERS) == "moved"
+    assert witnessed("widths", (stored[0], eight), (stored[1], eight), LEVERS) == "did not move"
+    assert witnessed("temperature", (stored[0], one), (stored[1], eight), LEVERS) == "not recorded"
