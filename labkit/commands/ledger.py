@@ -154,7 +154,7 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("fault")
 @click.option("--reason", required=True, help="Why the run counts all the same; printed on its entry.")
 def waive(run: str, fault: str, reason: str) -> None:
-    """Let an invalid RUN count although FAULT (a failed check's name, or `unchecked`) speaks against it."""
+    """Let an invalid RUN count although FAULT speaks against it: a failed check, a detector of the audit, or `unchecked`."""
     from labkit.lab.lab import Lab
     from labkit.lab.ledger import waive as waive_fault
 

@@ -48,7 +48,7 @@ def command(
 
     Values are typed by the notebook's own defaults: text stays text (`-p sha 12e4567`), a list is JSON or items with
     commas (`-p widths 1,8,32`). Ends with 0 when the run is done whatever its verdict, 1 when a cell failed or the
-    run was stopped, 2 for bad input, 4 when the kernel died, 5 when it took too long.
+    run was stopped, 2 for bad input, 3 when the audit withholds the finding, 4 when the kernel died, 5 when it took too long.
     """
     from labkit.lab.experiments import find_experiment
     from labkit.lab.lab import Lab
