@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.lab import Lab, _open_runs
+from labkit.lab.lab import Lab, StoredRun, _open_runs
 from labkit.lab.lever_checks import cannot_act, check_plan, same_work, witness_of
 from labkit.lab.levers import LEVERS, OWN_FILE, find_lever, known_levers, lever, workload
 from labkit.lab.plan import Plan, Rule
@@ -220,16 +220,13 @@ def test_the_witness_of_a_lever_is_read_from_the_record(lab: Lab) -> None:
 
 
 def test_a_witness_told_by_cell_is_held_at_the_cells_compared(lab: Lab) -> None:
-    """Both runs measured one and eight streams, so the runs are alike; the two cells are not."""
-    stored = []
-    for number in range(2):
-        run = lab.run("levers", {"widths": [1, 8]})
-        for streams in (1, 8):
-            run.measure({"width": streams}, number, decode_tok_s=10.0 * streams)
-            for slot in range(streams):
-                run.request(block=number, cell={"width": streams}, slot=slot)
-        stored.append(StoredRun(run.record, run.folder))
-    one, eight = '{"width":1}', '{"width":8}'
-    assert witnessed("widths", (stored[0], one), (stored[1], eight), LEVERS) == "moved"
-    assert witnessed("widths", (stored[0], eight), (stored[1], eight), LEVERS) == "did not move"
-    assert witnessed("temperature", (stored[0], one), (stored[1], eight), LEVERS) == "not recorded"
+    """The run measured one and eight streams, and is like itself as a whole; the two cells are not."""
+    run = lab.run("levers", {"widths": [1, 8]})
+    for streams in (1, 8):
+        run.measure({"width": streams}, 0, decode_tok_s=10.0 * streams)
+        for slot in range(streams):
+            run.request(block=0, cell={"width": streams}, slot=slot)
+    stored, one, eight = StoredRun(run.record, run.folder), '{"width":1}', '{"width":8}'
+    assert witnessed("widths", (stored, one), (stored, eight), LEVERS) == "moved"
+    assert witnessed("widths", (stored, eight), (stored, eight), LEVERS) == "did not move"
+    assert witnessed("temperature", (stored, one), (stored, eight), LEVERS) == "not recorded"
