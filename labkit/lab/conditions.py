@@ -1,8 +1,8 @@
 """The conditions of an entry in words: what was varied, what was held fixed, how far it reached, what was not measured."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from labkit.lab.coverage import (
     DEPTHS,
@@ -15,7 +15,7 @@ from labkit.lab.coverage import (
     parse_shape,
     range_words,
 )
-from labkit.lab.entries import Entry
+from labkit.lab.events import Scope
 from labkit.lab.events import shape_words as plain_words
 from labkit.lab.plan import Plan
 
@@ -23,6 +23,17 @@ from labkit.lab.plan import Plan
 PACKED_VERSION = re.compile(r" (?:\d{6,}|1)(?= Vulkan |$)")
 TEXTS_SHOWN = 2
 RULE_ENDS = ("compare", "against")  # parameters that only say which cells the rule compares: the rule says so itself
+
+
+class Measured(Protocol):
+    """What was measured of what: an entry, or a run that is audited."""
+
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def coverage(self) -> Coverage: ...
+    @property
+    def scope(self) -> Scope: ...
 
 
 def driver_words(driver: str) -> str:
@@ -48,7 +59,7 @@ def varied(plan: Plan) -> list[str]:
     return [f"{name} {list_words([setting(value) for value in found])}" for name, found in values.items()]
 
 
-def held(entry: Entry) -> dict[str, Any]:
+def held(entry: Measured) -> dict[str, Any]:
     """The settings that stayed as they were, without the lists that the knobs took their values from."""
     taken = {name: {setting(cell.get(name)) for cell in entry.plan.cells} for name in entry.plan.knobs}
     return {
@@ -99,24 +110,25 @@ def reached(coverage: Coverage) -> list[str]:
     return found
 
 
-def unmeasured(entry: Entry) -> Iterator[str]:
+def beyond(entry: Measured, elsewhere: bool = False) -> Iterator[str]:
+    """All that the evidence does not reach, a sentence each: other cards, other models, and what was not measured of the
+    rest. `elsewhere`: entries of other cards are there too."""
+    there = ", beyond what the entries linked above found there" if elsewhere else ": one of each was measured"
+    yield f"Anything about other cards than {entry.scope.device}, or other drivers or builds{there}"
+    weights = ", ".join(entry.coverage.weights)
+    own = f" ({weights})" * bool(weights)
+    yield f"Other models than {entry.scope.model}, or quantisations other than its own{own}"
+    yield from unmeasured(entry)
+
+
+def unmeasured(entry: Measured) -> Iterator[str]:
     """What was not measured of streams, depths, lengths, contents and settings, a sentence each."""
     coverage, plan = entry.coverage, entry.plan
-    knobs = [name for name in plan.knobs if name not in STREAMS]
-    if coverage.streams:
-        yield f"Other numbers of streams than {list_words(coverage.streams)}"
-    for name in knobs:
+    knobs = []
+    for name in (name for name in plan.knobs if name not in STREAMS):
         values = dict.fromkeys(setting(cell[name]) for cell in plan.cells)
-        yield f"Other values of {name} than {list_words(list(values))}"
-    if coverage.depth:
-        yield f"Contexts deeper than {coverage.depth[1]:,} tokens"
-    if coverage.prompt_tokens:
-        yield f"Prompts of other lengths than {range_words(coverage.prompt_tokens)}"
-    if coverage.output_tokens:
-        yield f"Outputs longer than {coverage.output_tokens[1]:,} tokens"
-    if coverage.contents:
-        of = "the one prompt that all had" if coverage.contents == 1 else f"the {coverage.contents} prompts measured"
-        yield f"Contents unlike {of}: code, prose and repetition can differ"
+        knobs.append(f"Other values of {name} than {list_words(list(values))}")
+    yield from unreached(coverage, knobs)
     if SERVING.search(plan.rule.metric):
         names = {
             "streams": coverage.streams or coverage.contents,
@@ -129,3 +141,19 @@ def unmeasured(entry: Entry) -> Iterator[str]:
     counted = (*PROMPTS, *DEPTHS, *OUTPUTS, "prompts")  # said above, by what was reached
     if fixed := {name: value for name, value in held(entry).items() if name not in counted}:
         yield f"Other settings than {shape_words(fixed)}"
+
+
+def unreached(coverage: Coverage, knobs: Iterable[str] = ()) -> Iterator[str]:
+    """What a coverage does not reach, a sentence each; `knobs` are the sentences on what was varied beside streams."""
+    if coverage.streams:
+        yield f"Other numbers of streams than {list_words(coverage.streams)}"
+    yield from knobs
+    if coverage.depth:
+        yield f"Contexts deeper than {coverage.depth[1]:,} tokens"
+    if coverage.prompt_tokens:
+        yield f"Prompts of other lengths than {range_words(coverage.prompt_tokens)}"
+    if coverage.output_tokens:
+        yield f"Outputs longer than {coverage.output_tokens[1]:,} tokens"
+    if coverage.contents:
+        of = "the one prompt that all had" if coverage.contents == 1 else f"the {coverage.contents} prompts measured"
+        yield f"Contents unlike {of}: code, prose and repetition can differ"

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from labkit.lab.conditions import driver_words, held, reached, shape_words, unmeasured, varied, weights_words
+from labkit.lab.conditions import beyond, driver_words, held, reached, shape_words, varied, weights_words
 from labkit.lab.coverage import parse_shape
 from labkit.lab.entries import Book, Entry, anchor_of, entry_of
 from labkit.lab.events import EntryEvent, Stored
@@ -209,14 +209,8 @@ def can_claim(entry: Entry) -> list[str]:
 
 def should_not_claim(entry: Entry, elsewhere: Sequence[Entry] = ()) -> list[str]:
     """What the evidence does not reach, from what was varied and what was not, then what the notebook adds."""
-    verdict, scope = entry.verdict, entry.scope
-    found = [f"Anything about other cards than {scope.device}, or other drivers or builds"]
-    found[0] += ", beyond what the entries linked above found there." if elsewhere else ": one of each was measured."
-    weights = ", ".join(entry.coverage.weights)
-    found.append(
-        f"Other models than {scope.model}, or quantisations other than its own{f' ({weights})' * bool(weights)}."
-    )
-    found += [f"{line}." for line in unmeasured(entry)]
+    verdict = entry.verdict
+    found = [f"{line}." for line in beyond(entry, bool(elsewhere))]
     if verdict.strength != "finding":
         found.append(f"That it holds in other sessions: {count(verdict.runs, 'session')} so far, three make a finding.")
     if verdict.retrospective:
