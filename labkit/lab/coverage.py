@@ -46,7 +46,8 @@ def coverage_of(record: RunRecord, plan: Plan, folder: Path) -> Coverage:
     from labkit.audit.run_files import read_lines
 
     weights = (record.model or {}).get("bytes_by_type")
-    counted = {str(name): int(size) for name, size in weights.items()} if isinstance(weights, Mapping) else {}
+    sizes = weights.items() if isinstance(weights, Mapping) else ()
+    counted = {str(name): size for name, size in sizes if is_count(size)}
     seen = requested_coverage(read_lines(folder / "requests.jsonl"))
     known = {name: value for name, value in seen if value} | {"weights": counted}  # counted goes before planned
     return planned_coverage(plan, record.parameters).model_copy(update=known)
