@@ -62,7 +62,7 @@ def paired(evidence: Evidence) -> Iterator[tuple[Series, Rule | None]]:
     ruled = list(evidence.pair(rule.cell, rule.against)) if rule.against is not None else []
     for one, other in evidence.read_against():
         first, second = by_block(one, rule.metric), by_block(other, rule.metric)
-        blocks = [b for b in sorted(first.keys() & second.keys()) if first[b] > 0 and second[b] > 0]
+        blocks = [b for b in sorted(first.keys() & second.keys()) if fit(first[b]) and fit(second[b])]
         if len(blocks) >= FEW:
             ratios = tuple(first[block] / second[block] for block in blocks)
             words = f"{rule.metric} at {one.subject} over {other.subject}"
@@ -79,11 +79,16 @@ def alone(evidence: Evidence) -> Iterator[tuple[Series, bool]]:
     for one in cells:
         metric = plan.rule.metric if plan is not None else next((name for name in MAIN if name in one.metrics), "")
         values = one.series(metric)
-        if len(values) >= FEW and min(values) > 0:
+        if len(values) >= FEW and all(map(fit, values)):
             yield (
                 Series(f"{metric} at {one.subject}", values, (one.subject,)),
                 plan is not None and plan.warmup != "counted",
             )
+
+
+def fit(value: float) -> bool:
+    """Whether a value has a logarithm."""
+    return math.isfinite(value) and value > 0
 
 
 def by_block(one: Observation, metric: str) -> dict[int, float]:
