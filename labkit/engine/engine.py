@@ -6,7 +6,7 @@ import operator
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,6 +150,7 @@ class Engine:
         max_tokens: int = 64,
         sampling: Sampling | Sequence[Sampling] | None = None,
         stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         logprobs: int = 0,
         **settings: Any,
@@ -157,7 +158,8 @@ class Engine:
         """Complete every prompt (text or token ids), all at once; returns a `Generation` in their order.
 
         `sampling`, or its fields as keywords (temperature=0.0, top_p=..., seed=...). `logprobs`: how many of the most
-        likely tokens to report a step. `stop`: strings that end a completion. `ignore_eos`: go on past the end token.
+        likely tokens to report a step. `stop`: strings that end a completion; they are cut off. `stop_ids`: token ids that do,
+        beside the model's own end tokens; theirs stay. `ignore_eos`: go on past the end token.
         Raises ParameterError or EngineError; an interrupt cancels the requests and leaves the engine usable.
         """
         if isinstance(prompts, str):
@@ -173,6 +175,7 @@ class Engine:
         common: dict[str, Any] = {
             "max_tokens": max_tokens,
             "stop": stop,
+            "stop_ids": stop_ids,
             "ignore_eos": ignore_eos,
             "logprobs": logprobs,
         }
@@ -205,17 +208,44 @@ class Engine:
         max_tokens: int = 64,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
         ignore_eos: bool = False,
         logprobs: int = 0,
         **settings: Any,
     ) -> Stream:
         """Tokens of one completion as they are made. Leaving the loop early, or `close()`, cancels the request."""
         request = self._request(
-            prompt, _sampling(sampling, settings), max_tokens=max_tokens, stop=stop, ignore_eos=ignore_eos,
-            logprobs=logprobs, streaming=True,
+            prompt, _sampling(sampling, settings), max_tokens=max_tokens, stop=stop, stop_ids=stop_ids,
+            ignore_eos=ignore_eos, logprobs=logprobs, streaming=True,
         )  # fmt: skip
         self._submit([request])
         return Stream(request)
+
+    def submit(
+        self,
+        prompt: str | Sequence[int],
+        deliver: Callable[[Token | None], None],
+        *,
+        streaming: bool,
+        max_tokens: int = 64,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        stop_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
+        logprobs: int = 0,
+    ) -> Request:
+        """Ask for one completion and do not wait: for servers, which have a loop of their own.
+
+        `deliver` is called on the engine's thread, must return at once and must not raise: with each token as it is made
+        when `streaming`, and with None at the end, when `completion` or `error` of the request is set. Setting its
+        `cancelled` frees the slot a step later, or takes it out of the waiting line.
+        """
+        request = self._request(
+            prompt, _sampling(sampling, {}), max_tokens=max_tokens, stop=stop, stop_ids=stop_ids, ignore_eos=ignore_eos,
+            logprobs=logprobs, streaming=streaming, deliver=deliver,
+        )  # fmt: skip
+        self._submit([request])
+        return request
 
     def chat(self, messages: Sequence[Mapping[str, Any]] | str, **options: Any) -> Completion:
         """One completion of a conversation ([{"role": "user", "content": ...}], or one user text) by the model's template."""
@@ -249,9 +279,11 @@ class Engine:
         *,
         max_tokens: int,
         stop: Sequence[str],
+        stop_ids: Sequence[int],
         ignore_eos: bool,
         logprobs: int,
         streaming: bool,
+        deliver: Callable[[Token | None], None] | None = None,
     ) -> Request:
         _whole("max_tokens", max_tokens, 1, 1 << 30)
         _whole("logprobs", logprobs, 0, MAX_TOP)
@@ -260,6 +292,8 @@ class Engine:
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         if any(not isinstance(s, str) or not s for s in stops):
             raise ParameterError(f"stop={stop!r}: stop strings are non-empty texts")
+        for token in stop_ids:
+            _whole("a stop id", token, 0, self.model.config.vocab - 1)
         ids = self.encode(prompt)
         if len(ids) > self.context - 1:
             longest = self.model.config.context
@@ -270,15 +304,15 @@ class Engine:
             )
         sampling.check_vocabulary(self.model.config.vocab)
         request = Request(
-            ids, sampling.seeded(), max_tokens=max_tokens, stop=stops, ignore_eos=ignore_eos, top=logprobs, streaming=streaming,
-            submit_s=time.perf_counter(),
+            ids, sampling.seeded(), max_tokens=max_tokens, stop=stops, stop_ids=frozenset(stop_ids), ignore_eos=ignore_eos,
+            top=logprobs, streaming=streaming, deliver=deliver, submit_s=time.perf_counter(),
         )  # fmt: skip
         request.detokeniser = self.tokenizer.stream()
         return request
 
     def _submit(self, requests: list[Request]) -> None:
         with self._mutex:
-            self._alive()
+            self.alive()
             self.scheduler.waiting.extend(requests)
             if self._thread is None:
                 self._thread = threading.Thread(target=_serve, args=(weakref.ref(self), self._mutex), daemon=True)
@@ -286,7 +320,8 @@ class Engine:
                 self._thread.start()
             self._mutex.notify_all()
 
-    def _alive(self) -> None:
+    def alive(self) -> None:
+        """Raise EngineError or DeviceError, in one line, when the engine takes no more requests."""
         if self._error is not None:
             raise EngineError(f"the engine stopped after an error: {self._error}")
         if self._closed:
@@ -400,7 +435,7 @@ class Engine:
                 if request.watch(token, logprobs[i], top, now):
                     self._finish(slot, "stop", stopped=True)
                     continue
-            if token in ends and not request.ignore_eos:
+            if (token in ends and not request.ignore_eos) or token in request.stop_ids:
                 self._finish(slot, "stop")
             elif len(made) >= request.max_tokens:
                 self._finish(slot, "length")

@@ -133,6 +133,8 @@ class Request:
         top: int,
         streaming: bool,
         submit_s: float,
+        stop_ids: frozenset[int] = frozenset(),
+        deliver: Callable[[Token | None], None] | None = None,
     ) -> None:
         if not prompt_ids:
             raise ParameterError("the prompt is empty: give at least one token")
@@ -144,9 +146,11 @@ class Request:
             ignore_eos,
             top,
         )
+        self.stop_ids = stop_ids
         self.streaming = streaming
         self.watched = streaming or bool(stop) or top > 0  # each token is looked at as it comes
         self.events: queue.SimpleQueue[Token | None] = queue.SimpleQueue()
+        self.deliver = self.events.put if deliver is None else deliver
         self.done = threading.Event()
         self.cancelled = False
         self.error: BaseException | None = None
@@ -175,7 +179,7 @@ class Request:
             piece, stopped = self._look_for_stop(piece)
         self.pieces.append(piece)
         if self.streaming:
-            self.events.put(Token(token_id, piece, logprob, top, now))
+            self.deliver(Token(token_id, piece, logprob, top, now))
         return stopped
 
     def _look_for_stop(self, piece: str) -> tuple[str, bool]:
@@ -215,16 +219,15 @@ class Request:
             last_token_s=self.times[-1] if self.times else None,
             token_times_s=tuple(self.times),
         )
-        if self.streaming:
-            if rest:
-                self.events.put(Token(-1, rest, 0.0, (), self.times[-1] if self.times else self.submit_s))
-            self.events.put(None)
+        if self.streaming and rest:
+            self.deliver(Token(-1, rest, 0.0, (), self.times[-1] if self.times else self.submit_s))
+        self.deliver(None)
         self.done.set()
 
     def fail(self, error: BaseException) -> None:
         """Wake the caller with an error."""
         self.error = error
-        self.events.put(None)
+        self.deliver(None)
         self.done.set()
 
     def tokens(self) -> Iterator[Token]:

@@ -158,6 +158,38 @@ def eos_bias(engine):
     return {min(engine.tokenizer.eos_ids): 100.0}
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_stop_id_ends_the_completion_with_its_own_text(engine, prompt, streaming):
+    ids, pieces = chosen(engine, prompt)
+    at = 4 + next(i for i, token in enumerate(ids[4:]) if token not in ids[:4])
+    options = {"max_tokens": 12, "ignore_eos": True, "stop_ids": [ids[at]]}
+    if streaming:
+        stream = engine.stream(prompt, **options)
+        text, done = "".join(token.text for token in stream), stream.completion
+        assert text == done.text
+    else:
+        done = engine.generate([prompt], **options)[0]
+    assert (done.finish, done.token_ids) == ("stop", ids[: at + 1])
+    with pytest.raises(ParameterError, match=r"a stop id=-1 is not a whole number from 0"):
+        engine.stream(prompt, stop_ids=[-1])
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_submitted_request_delivers_its_tokens_and_its_end_without_anyone_waiting(engine, prompt, streaming):
+    want = engine.generate([prompt], max_tokens=9, ignore_eos=True)[0]
+    got, ended = [], threading.Event()
+
+    def deliver(token):
+        got.append(token)
+        if token is None:
+            ended.set()
+
+    request = engine.submit(prompt, deliver, streaming=streaming, max_tokens=9, ignore_eos=True)
+    assert ended.wait(20)
+    assert request.completion.token_ids == want.token_ids
+    assert [token.id for token in got[:-1]] == (list(want.token_ids) if streaming else [])
+
+
 def test_the_end_token_ends_a_completion_unless_it_is_ignored(engine, prompt):
     end = min(engine.tokenizer.eos_ids)
     [done] = engine.generate([prompt], max_tokens=6, logit_bias=eos_bias(engine))
