@@ -85,3 +85,10 @@ def test_every_detector_says_what_it_judges_and_which_version_did():
         assert one.about, one.id
         assert one.title, one.id
         assert registry.stamps()[one.id].startswith(f"{one.version}-")
+
+
+def test_what_a_detector_explains_is_a_detector():
+    known = registry.detectors()
+    assert {id: [name for name in one.explains if name not in known] for id, one in known.items()} == {
+        id: [] for id in known
+    }
