@@ -160,7 +160,7 @@ def eos_bias(engine):
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_stop_id_ends_the_completion_with_its_own_text(engine, prompt, streaming):
-    ids, pieces = chosen(engine, prompt)
+    ids, _ = chosen(engine, prompt)
     at = 4 + next(i for i, token in enumerate(ids[4:]) if token not in ids[:4])
     options = {"max_tokens": 12, "ignore_eos": True, "stop_ids": [ids[at]]}
     if streaming:
