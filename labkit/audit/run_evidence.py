@@ -11,7 +11,7 @@ from typing import Any
 
 from labkit.audit.claims import format_bytes, operand_bits
 from labkit.audit.devices import Limits, find_device, read_devices
-from labkit.audit.evidence import Evidence, Observation, Phase, Request, Sample
+from labkit.audit.evidence import Cache, Evidence, Observation, Phase, Request, Sample
 from labkit.audit.run_files import read_lines, read_telemetry, read_texts
 from labkit.errors import RunError
 from labkit.lab.lever_checks import witness_of
@@ -110,7 +110,7 @@ def observe(
         depth=number_in(knobs, DEPTHS),
         prompt_tokens=number_in(knobs, PROMPTS),
         output_tokens=number_in(knobs, OUTPUTS) or number_in(record.parameters, OUTPUTS),
-        cache=cache_of(requests),
+        cache=cache_of(requests, text_of(knobs, ("cache",), record.parameters)),
         memory_mhz=metrics.get("memory_mhz"),
         core_mhz=metrics.get("core_mhz"),
         power_cap_w=number_in(card, ("power_limit_w",)) if isinstance(card, Mapping) else None,
@@ -217,9 +217,9 @@ def tokens_per_pass(record: RunRecord, knobs: Mapping[str, Any]) -> float | None
     return max(numbers) + 1 if numbers and len(numbers) == len(given) else None
 
 
-def cache_of(requests: tuple[Request, ...]) -> Any:
-    """`warm` when requests say that their cell was declared so; else what is known of it, which is nothing."""
-    declared = {one.text("cache") for one in requests}
+def cache_of(requests: tuple[Request, ...], stated: str | None = None) -> Cache | None:
+    """Whether a cell, its run (`stated`) or its requests declare it warm or cold; None where nothing is declared."""
+    declared = {stated} if stated in ("warm", "cold") else {one.text("cache") for one in requests}
     return "warm" if declared == {"warm"} else "cold" if declared == {"cold"} else None
 
 

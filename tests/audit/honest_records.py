@@ -99,6 +99,8 @@ def write_honest_run(root: Path, seed: int) -> Path:
     streams = (1, 2, 4, 8, 16)[: int(rng.integers(2, 6))]
     cells: list[dict[str, Any]] = [{"phase": "decode", "streams": n} for n in streams]
     cells += [{"phase": "prefill", "prompt": p, "streams": 1} for p in (512, 2048, 4096)]
+    more = np.random.default_rng([seed, 1])  # of what was added later: the rest stays as it was
+    drafting: list[dict[str, Any]] = [{"phase": "decode", "streams": 1, "draft": k} for k in (2, 4)] * (seed % 2)
     rows: list[tuple[Any, ...]] = []
     requests: list[dict[str, Any]] = []
     windows: list[tuple[float, float, float]] = []
@@ -116,6 +118,14 @@ def write_honest_run(root: Path, seed: int) -> Path:
             requests += [{"block": block, "cell": cell, **one} for one in asked]
             windows.append((now, now + lasted, watts))
             now, order = now + lasted + 0.2, order + 1
+        for cell in drafting:
+            metrics, asked, lasted, watts = speculate(truth, cell, now, more)
+            rows += [
+                (block, order, canonical_cell(cell), name, repr(value), utc(now)) for name, value in metrics.items()
+            ]
+            requests += [{"block": block, "cell": cell, **one} for one in asked]
+            windows.append((now, now + lasted, watts))
+            now, order = now + lasted + 0.2, order + 1
     folder = root / "data" / "runs" / f"20261201T000000Z-honest-{seed:08x}"
     folder.mkdir(parents=True)
     write_csv(folder / "measurements.csv", COLUMNS, rows)
@@ -126,7 +136,7 @@ def write_honest_run(root: Path, seed: int) -> Path:
     (folder / "plan.json").write_text(json.dumps(plan.model_dump(mode="json")), encoding="utf-8")
     conclusion = {"claims": ["more streams, more tokens"], "should_not_claim": [], "utc": utc(now)}
     (folder / "conclusion.json").write_text(json.dumps(conclusion), encoding="utf-8")
-    (folder / "run.json").write_text(record_of(truth, folder.name, plan, streams).to_json(), encoding="utf-8")
+    (folder / "run.json").write_text(record_of(truth, folder.name, plan, streams, more).to_json(), encoding="utf-8")
     return folder
 
 
@@ -158,6 +168,46 @@ def decode(truth: Truth, cell: dict[str, Any], slow: float, now: float, rng: np.
         "gpu_ms_step": 1e3 * step * 0.985, "ttft_s": first - submits[0], "power_w": watts, "memory_mhz": truth.card[6],
     }  # fmt: skip
     return metrics, asked, end - now, watts
+
+
+def speculate(truth: Truth, cell: dict[str, Any], now: float, rng: np.random.Generator) -> tuple[Any, ...]:
+    """(metrics, requests, seconds, W) of a cell that drafts: each step verifies the drafts and reads the weights once."""
+    k, tokens = cell["draft"], 2 * truth.tokens
+    noise = float(np.exp(rng.normal(0, truth.noise)))
+    step = (truth.step_s(1, truth.prompt + tokens / 2) + k * truth.overhead_s) * noise
+    accepted, steps = 0, 0
+    while accepted + steps < tokens:
+        likely = rng.random(k) < 0.7
+        accepted, steps = accepted + int(np.argmin([*likely, False])), steps + 1
+    emitted, first = accepted + steps, now + truth.prompt_s(truth.prompt)
+    read = truth.weights * truth.bytes_per_weight
+    asked = [{
+        "slot": 0, "prompt_sha256": digest(f"prompt {rng.integers(1 << 60)}"), "prompt_tokens": truth.prompt,
+        "cached_tokens": 0, "completion_tokens": emitted, "text": " ".join(rng.choice(WORDS, tokens)), "content": "prose",
+        "submit_s": now, "start_s": now, "first_token_s": first, "last_token_s": first + steps * step, "finish": "length",
+        "drafted_tokens": k * steps, "accepted_tokens": accepted,
+    }]  # fmt: skip
+    metrics = {
+        "decode_tok_s": emitted / (steps * step), "step_ms": 1e3 * step, "acceptance": accepted / (k * steps),
+        "tokens_per_step": emitted / steps, "achieved_gb_s": read / step / 1e9,
+    }  # fmt: skip
+    watts = truth.card[5] * (0.25 + 0.6 * min(read / step / 1e9 / truth.card[3], 1.0))
+    return metrics | {"power_w": watts}, asked, first - now + steps * step, watts
+
+
+def neighbours(truth: Truth, rng: np.random.Generator) -> dict[str, Any]:
+    """What a look at the device saw: a desktop on some machines, a processor that is nearly idle, nothing spilled."""
+    desktop = {
+        "pid": 900,
+        "name": "Xorg",
+        "when": ("before", "during", "after"),
+        "busy": round(float(rng.uniform(0, 0.015)), 4),
+    }
+    return {
+        "looks": 40, "sources": ("fdinfo", "NVML", "CPU load"), "processes": (desktop,) * int(rng.integers(2)),
+        "throttled": {"power cap": 0.02} if rng.random() < 0.2 else {}, "spilled_bytes": 0, "memory_used_bytes": 20_000_000_000,
+        "memory_total_bytes": 32_000_000_000, "cpu_others": round(float(rng.uniform(0, 0.06)), 4),
+    }  # fmt: skip
 
 
 def prefill(truth: Truth, cell: dict[str, Any], slow: float, now: float, rng: np.random.Generator) -> tuple[Any, ...]:
@@ -207,7 +257,7 @@ def plan_of(cells: list[dict[str, Any]], blocks: int) -> Plan:
     )  # fmt: skip
 
 
-def record_of(truth: Truth, run_id: str, plan: Plan, streams: tuple[int, ...]) -> RunRecord:
+def record_of(truth: Truth, run_id: str, plan: Plan, streams: tuple[int, ...], rng: np.random.Generator) -> RunRecord:
     """The record of a run: its card, its model, what its programs hash to."""
     name, vendor, number, gb_s, rate, watts, _ = truth.card
     size = truth.weights * truth.bytes_per_weight
@@ -225,6 +275,7 @@ def record_of(truth: Truth, run_id: str, plan: Plan, streams: tuple[int, ...]) -
         "model": {"name": "a model", "sha256": "cd" * 32, "architecture": "llama", "bytes_by_type": {kind: int(size)}},
         "program_fingerprints": {f"decode {n}": digest(f"{run_id} {n}")[:16] for n in streams},
         "checks": [{"name": "ids equal the reference", "passed": True}], "notes": notes, "packages": {"labkit": "0.1.0"},
+        "neighbours": neighbours(truth, rng),
     })  # fmt: skip
 
 

@@ -48,4 +48,4 @@ def test_the_detectors_do_assess_honest_records(tmp_path: Path):
     found = audit(read_run(write_honest_run(tmp_path, 3)))
     assert found.outcome == "ok", found.text()
     judged_by = {notice.detector for notice in found.notices if notice.outcome == "ok"}
-    assert {"above-roofline", "littles-law", "faster-than-solo", "admission-waves", "identical-timings"} <= judged_by
+    assert set(detectors()) - judged_by == {"text-arithmetic"}  # it has no words

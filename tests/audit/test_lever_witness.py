@@ -77,3 +77,15 @@ def test_without_fingerprints_at_each_value_nothing_is_said(tmp_path: Path):
     (notice,) = rows_rule(tmp_path, 8, {"verify": "2328485d9dbc5a82"})
     assert notice.outcome == "not assessable"
     assert "fingerprints" in notice.missing[0]
+
+
+@pytest.mark.parametrize(("slots", "outcome"), [((1, 8), "ok"), ((8, 8), "fail"), ((1, 1), "not assessable")])
+def test_streams_are_witnessed_by_the_slots_in_use(tmp_path: Path, slots: tuple[int, int], outcome: str):
+    # NIK: 16 streams on one slot were 16 requests after each other
+    cells = [{"phase": "decode", "streams": streams} for streams in (1, 16)]
+    rows = [
+        (cell, {"decode_tok_s": [16.8] * 3}, [{"slot": slot} for slot in range(used)])
+        for cell, used in zip(cells, slots, strict=True)
+    ]
+    (notice,) = notices(ID, run_of(tmp_path, rows, plan=plan_of("streams", cells[1], cells[0])))
+    assert notice.outcome == outcome

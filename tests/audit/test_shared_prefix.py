@@ -38,6 +38,11 @@ def test_a_cell_that_is_declared_warm_may_be_warm(tmp_path: Path):
     assert notice.outcome == "ok"
 
 
+def test_a_cell_may_say_so_by_its_own_knob(tmp_path: Path):
+    (notice,) = prompts(tmp_path, {"prompt_tokens": 55_254, "cached_tokens": 51_000}, rate=58_350, cache="warm")
+    assert notice.outcome == "ok"
+
+
 def test_one_percent_is_a_template(tmp_path: Path):
     (notice,) = prompts(tmp_path, {"prompt_tokens": 4096, "cached_tokens": 40})
     assert notice.outcome == "ok"

@@ -86,6 +86,9 @@ def readings_of(
         return fingerprints(name, pair, evidence.witnesses.get(name))
     if witness.kind == "workload" and witness.name == "prompt_tokens" and isinstance(pair[0].knobs.get(name), str):
         return columns(pair, "prompt_sha256")  # prompts by their text
+    depths = [[request.number("depth") for request in one.requests] for one in pair]
+    if lever.name == "depth" and all(depths) and depths[0] != depths[1]:
+        return depths[0], depths[1]  # counted where a runtime counts it
     given = [one.witness.get(name) for one in pair]
     if witness.kind == "counter" and given[0] != given[1]:
         return given[0], given[1]  # a counter that is there at one of them alone has moved
@@ -138,7 +141,7 @@ def most_together(pair: tuple[Observation, Observation]) -> tuple[Any, Any] | No
         if not blocks:
             return None
         counts.append(max(len(found) for found in blocks.values()))
-    return counts[0], counts[1]
+    return None if counts == [1, 1] else (counts[0], counts[1])  # one row may stand for many streams
 
 
 def unmoved(
