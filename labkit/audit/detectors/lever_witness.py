@@ -132,16 +132,17 @@ def columns(pair: tuple[Observation, Observation], column: str) -> tuple[Any, An
 
 def most_together(pair: tuple[Observation, Observation]) -> tuple[Any, Any] | None:
     """The most slots that the requests of one block had, or the requests where no slot is told."""
-    counts = []
+    counts, rows = [], []
     for one in pair:
-        blocks: dict[int, set[Any]] = {}
+        blocks: dict[int, list[Any]] = {}
         for place, request in enumerate(one.requests):
             slot = request.number("slot")
-            blocks.setdefault(request.block, set()).add(place if slot is None else slot)
+            blocks.setdefault(request.block, []).append(place if slot is None else slot)
         if not blocks:
             return None
-        counts.append(max(len(found) for found in blocks.values()))
-    return None if counts == [1, 1] else (counts[0], counts[1])  # one row may stand for many streams
+        counts.append(max(len(set(found)) for found in blocks.values()))
+        rows.append(max(len(found) for found in blocks.values()))
+    return None if rows == [1, 1] else (counts[0], counts[1])  # one row may stand for many streams
 
 
 def unmoved(
