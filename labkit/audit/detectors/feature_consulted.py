@@ -26,12 +26,15 @@ class Feature:
 FEATURES = (
     Feature(
         "speculation", ("draft", "drafts", "k", "speculation", "spec_type", "drafter", "mtp", "ngram"),
-        ("drafted_tokens", "draft_n", "server.draft_n", "acceptance"),
-        ("accepted_tokens", "draft_n_accepted", "server.draft_n_accepted", "accepted_per_step", "acceptance"),
+        ("drafted_tokens", "drafted", "draft_tokens", "draft_n", "server.draft_n", "acceptance"),
+        (
+            "accepted_tokens", "accepted", "draft_n_accepted", "server.draft_n_accepted", "accepted_per_step",
+            "acceptance",
+        ),
     ),
     Feature(
         "the prefix cache", ("prefix_cache", "prefix_caching", "cache_prompt", "prompt_cache"),
-        ("cache_lookups", "cache_queries"),
+        ("cache_lookups", "cache_queries", "prefix_queries"),
         ("cached_tokens", "server.cache_n", "usage.prompt_tokens_details.cached_tokens"),
     ),
 )  # fmt: skip
@@ -42,11 +45,14 @@ def feature_consulted(evidence: Evidence) -> Iterator[Notice]:
     """The live counter of every feature that a cell says is on. One that stayed at nothing fails: the feature was off,
     whatever the label says. One that moved without effect (drafts, none of them accepted) only forbids claiming one."""
     parameters = evidence.record.parameters if evidence.record is not None else {}
+    alike: dict[Any, list[Observation]] = {}  # published rows give one metric each
+    for one in evidence.observations:
+        alike.setdefault(sort_of(one, evidence), []).append(one)
     for feature in FEATURES:
         for one in evidence.observations:
             said = on(feature, {**parameters, **one.settings, **one.knobs})
             if said and one.phase != "operation":
-                yield judge(feature, said, one, alike(one, evidence))
+                yield judge(feature, said, one, alike[sort_of(one, evidence)])
 
 
 def on(feature: Feature, settings: Mapping[str, Any]) -> str:
@@ -58,11 +64,9 @@ def on(feature: Feature, settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-def alike(one: Observation, evidence: Evidence) -> list[Observation]:
-    """What was observed under the same conditions: published rows give one metric each."""
-    if evidence.kind == "run":
-        return [one]
-    return [other for other in evidence.groups()[one.group] if other.likeness() == one.likeness()]
+def sort_of(one: Observation, evidence: Evidence) -> Any:
+    """What those that were observed under the same conditions have in common; a run's cells stand alone."""
+    return one.subject if evidence.kind == "run" else (one.group, one.likeness("phase"))
 
 
 def judge(feature: Feature, said: str, one: Observation, together: list[Observation]) -> Notice:

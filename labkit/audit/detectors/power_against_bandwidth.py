@@ -23,18 +23,24 @@ def power_against_bandwidth(evidence: Evidence) -> Iterator[Notice]:
     """Mean power against the bandwidth that the rate implies, power under load against power at rest, and readings that
     cannot be of the device that ran (no load while it worked, power or clocks beyond its limits). Warns: sensors differ,
     and a card that was not looked at tells nothing of the rate itself."""
+    stated = {
+        (one.group, one.likeness("phase")): one.metrics["power_w"]
+        for one in evidence.observations
+        if evidence.kind == "claims" and "power_w" in one.metrics
+    }  # published in a row of its own
     for one in evidence.observations:
-        if (notice := by_bandwidth(one, evidence)) is not None:
+        power = one.power_w if one.power_w is not None else stated.get((one.group, one.likeness("phase")))
+        if (notice := by_bandwidth(one, power, evidence)) is not None:
             yield notice
     if evidence.kind == "run":
         yield from by_load(evidence)
 
 
-def by_bandwidth(one: Observation, evidence: Evidence) -> Notice | None:
+def by_bandwidth(one: Observation, power: float | None, evidence: Evidence) -> Notice | None:
     """The notice on a rate of decoding; None where none is stated."""
     if one.phase not in ("decode", "mixed") or set(one.metrics) == {"power_w"}:
         return None
-    about, power = (one.subject,), one.power_w if one.power_w is not None else published_power(one, evidence)
+    about = (one.subject,)
     implied = implied_bandwidth(one)
     limit = one.device.memory_limit(one.memory_mhz)[0] if one.device is not None else None
     board = one.power_cap_w or (one.device.power_w * one.device.count if one.device and one.device.power_w else None)
@@ -65,14 +71,6 @@ def by_bandwidth(one: Observation, evidence: Evidence) -> Notice | None:
         f"rate, or the reading, is not of this work"
     )
     return Notice(outcome="warn", text=text, subject=one.subject, about=about, arithmetic=lines)
-
-
-def published_power(one: Observation, evidence: Evidence) -> float | None:
-    """The power that another row of the same conditions states."""
-    if evidence.kind == "run":
-        return None
-    return next((o.metrics["power_w"] for o in evidence.groups()[one.group] if "power_w" in o.metrics
-                 and o.likeness("phase") == one.likeness("phase")), None)  # fmt: skip
 
 
 def by_load(evidence: Evidence) -> Iterator[Notice]:
