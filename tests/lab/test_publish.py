@@ -122,6 +122,31 @@ def test_the_page_of_an_unfinished_run_says_what_became_of_it(published: Path, r
     assert "> confirmed<" not in page_of(published, run_id)
 
 
+def test_the_audit_stands_on_a_finished_run_s_page_with_its_arithmetic_the_root_cause_first(lab: Path) -> None:
+    """Eight streams, each thrice as fast as one alone: no step that reads the weights gets shorter by more rows."""
+    path = lab / "data" / "runs" / DONE / "measurements.csv"
+    rows = [Measurement(*row) for row in samples()]
+    solo = {row.block: row.value for row in rows if row.metric == "decode_tok_s" and row.cell == '{"width":1}'}
+    path.unlink()
+    append_rows(
+        path,
+        [
+            row._replace(value=24 * solo[row.block])
+            if (row.metric, row.cell) == ("decode_tok_s", '{"width":8}')
+            else row
+            for row in rows
+        ],
+    )
+    publish(lab)
+    page = page_of(lab, DONE)
+    audit = page[page.index('<h2 id="audit">') : page.index('<h2 id="conditions">')]
+    first = audit[: audit.index("</details>")]
+    assert "<strong>faster-than-solo</strong>" in first
+    assert "fail</span>" in first
+    assert re.search(r"<li><code>[^<]*= 3, of 1.10 at the most</code></li>", first)
+    assert 'id="audit"' not in page_of(lab, KILLED)
+
+
 def test_the_lines_on_the_page_recompute_its_main_number(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = re.search(r"<strong>([\d.]+)×</strong> \(geometric mean, n = (\d+)\)", page_of(published, DONE))
     block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', page_of(published, DONE), re.DOTALL)

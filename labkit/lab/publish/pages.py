@@ -16,7 +16,7 @@ from labkit.lab.publish.numbers import cell_table, main_number
 from labkit.lab.publish.plots import Beside, figure_html
 from labkit.lab.publish.read import RunView
 from labkit.lab.publish.standing import Claims, Standing
-from labkit.lab.publish.summary import SIGNS, Badge, badge, ending, plan_facts, result_text, when_text
+from labkit.lab.publish.summary import SIGNS, Badge, audit_lines, badge, ending, plan_facts, result_text, when_text
 from labkit.lab.render import ENDINGS
 
 if TYPE_CHECKING:
@@ -100,9 +100,12 @@ def run_page(
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
     main = main_number(run.rows, run.plan.rule) if run.plan and run.plan.warmup == "counted" else None
+    if main and run.plan and run.plan.design == "restarts" and run.verdict and main.n != run.verdict.pairs:
+        main = None  # blocks of one start are one repetition, which measurements.csv alone does not tell
     has_notebook = run.notebook is not None
     notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
     checks = run.record.checks
+    troubles, judged = audit_lines(run)
     text = (
         templates()
         .get_template("run.html.j2")
@@ -128,6 +131,8 @@ def run_page(
             main=main,
             main_code=Markup(highlight(main.code, "python")) if main else "",
             checks=checks,
+            troubles=troubles,
+            judged=judged,
             tables=condition_tables(run),
             notebook=Markup(notebook),
             log_tail=Markup(text_html(run.log_tail, "plain")) if run.log_tail else "",

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,9 @@ from labkit.lab.record import RunRecord, read_record
 from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import Verdict
 
+if TYPE_CHECKING:
+    from labkit.audit.report import Audit
+
 Model = TypeVar("Model", bound=BaseModel)
 
 # What a reader may take away; the log stays at home, only its last lines are shown for a run that failed.
@@ -23,6 +26,7 @@ PUBLISHED = (
     "run.json",
     "plan.json",
     "measurements.csv",
+    "starts.csv",
     "requests.jsonl",
     "telemetry.csv",
     "conclusion.json",
@@ -45,6 +49,7 @@ class RunView:
     rows: list[Measurement]
     figure: Any = None
     notebook: Any = None
+    audit: "Audit | None" = None  # of a run that came to its end
     progress: dict[str, Any] = field(default_factory=dict)
     log_tail: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -122,9 +127,23 @@ def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
     except (RunError, OSError, UnicodeDecodeError) as error:
         view.faults.append(f"measurements.csv could not be read: {Path(str(error)).name or error}")
     view.progress = read_progress(folder)
+    view.audit = read_audit(folder, scrubber, view) if view.finished else None
     if not view.finished:
         view.log_tail = scrubber.read(f"{record.id}/log.txt", read_tail(folder / "log.txt"))
     return view
+
+
+def read_audit(folder: Path, scrubber: Scrubber, view: RunView) -> "Audit | None":
+    """What the audit says of a run, redacted; None, and a line among the faults, where it cannot be judged."""
+    from labkit.audit.report import Audit
+    from labkit.audit.stored import run_audit
+
+    try:
+        found = run_audit(folder, store=False)
+    except LabError as error:
+        view.faults.append(f"the run could not be audited: {Path(str(error)).name or error}")
+        return None
+    return Audit.model_validate(scrubber.read(f"{view.id}/audit", found.model_dump(mode="json")))
 
 
 def declared(kind: type[Model], document: Any, name: str, faults: list[str]) -> Model | None:

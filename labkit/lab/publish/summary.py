@@ -79,3 +79,37 @@ def planned(run: RunView) -> str | None:
 def when_text(utc: str) -> str:
     """`2026-12-01T00:16:26Z` as `2026-12-01 00:16 UTC`; what is not a time stays as it is."""
     return f"{utc[:10]} {utc[11:16]} UTC" if len(utc) == 20 and utc.endswith("Z") else utc
+
+
+@dataclass(frozen=True)
+class AuditLine:
+    """One root cause of an audit: its outcome as a mark, what was seen with its arithmetic, and what follows from it."""
+
+    mark: Badge
+    detector: str
+    text: str
+    arithmetic: tuple[str, ...]
+    follows: tuple[str, ...]
+
+
+AUDIT_MARKS = {
+    "fail": Badge("fail", "✗", "refuted"), "warn": Badge("warn", "!", "inconclusive"), "ok": Badge("ok", "✓", "confirmed"),
+    "not assessable": Badge("not assessable", "·", ""),
+}  # fmt: skip
+
+
+def audit_lines(run: RunView) -> tuple[list[AuditLine], list[tuple[Badge, list[str]]]]:
+    """The troubles of a run's audit, root causes first, then what could not be judged and what is well, counted."""
+    from labkit.audit.report import counted
+
+    if run.audit is None:
+        return [], []
+    troubles = [
+        AuditLine(
+            AUDIT_MARKS[group.outcome], group.root.detector, group.root.text, group.root.arithmetic,
+            tuple(f"{one.detector}: {one.text}" for one in group.consequences),
+        )
+        for group in run.audit.groups()
+    ]  # fmt: skip
+    rest = [(AUDIT_MARKS[name], counted(run.audit.notices, name)) for name in ("not assessable", "ok")]
+    return troubles, [(mark, lines) for mark, lines in rest if lines]
