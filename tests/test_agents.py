@@ -1,0 +1,89 @@
+"""AGENTS.md is true: its commands parse, its files are there, its detector works, its lever is read, its copy is an experiment."""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from labkit.audit import registry
+from labkit.audit.evidence import Evidence, Observation
+from labkit.cli import lab
+from labkit.lab.experiments import load_experiment
+from labkit.lab.levers import OWN_FILE, known_levers
+
+pytestmark = pytest.mark.quick
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+
+
+def fences(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+
+
+COMMANDS = [
+    *(line for block in fences("sh") for line in block.splitlines() if line),
+    *re.findall(r"`(\./lab [^`]+)`", TEXT),
+]
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("./lab ")])
+def test_each_command_of_lab_is_one_that_it_takes(line):
+    words = shlex.split(line, comments=True)[1:]
+    command = lab.get_command(click.Context(lab), words[0])
+    assert command is not None, f"there is no verb {words[0]!r}"
+    words = [word for word in words[1:] if word != "--help"]
+    while isinstance(command, click.Group) and words:
+        found = command.get_command(click.Context(command), words[0])
+        if found is None:
+            break
+        command, words = found, words[1:]
+    if words or not isinstance(command, click.Group):
+        command.make_context("lab", list(words))
+
+
+def test_other_commands_are_the_few_that_are_installed_with_it():
+    others = {line.split()[0] for line in COMMANDS if not line.startswith("./lab ")}
+    assert others == {"cp", "sed", ".venv/bin/ruff", ".venv/bin/mypy"}
+
+
+def test_each_file_it_names_is_there():
+    named = re.findall(r"(?<![\w/.~-])((?:labkit|tests|notebooks|shaders|data)/[\w./-]+)", TEXT)
+    own = {"notebooks/my_question.ipynb", "data/levers.toml"}
+    absent = [name for name in named if name not in own and "NAME" not in name and not (ROOT / name).exists()]
+    assert absent == []
+    assert len(named) > 15
+
+
+def test_its_detector_judges_as_it_says(monkeypatch: pytest.MonkeyPatch):
+    (code,) = fences("python")
+    monkeypatch.setattr(registry, "_found", dict(registry._found))
+    exec(compile(code, "AGENTS.md", "exec"), {"__name__": "labkit.audit.detectors.odd_streams"})
+    one = registry._found["odd-streams"]
+    seen = tuple(
+        Observation(f"row {streams}", "", {"decode_tok_s": 1.0}, streams=streams) for streams in (3.0, 2.5, None)
+    )
+    notices = list(one.notices(Evidence("claims", "claims.csv", seen)))
+    assert [notice.outcome for notice in notices] == ["ok", "warn", "not assessable"]
+
+
+def test_its_lever_is_one_that_a_lab_reads(tmp_path: Path):
+    (text,) = fences("toml")
+    (tmp_path / OWN_FILE).parent.mkdir()
+    (tmp_path / OWN_FILE).write_text(text)
+    assert known_levers(tmp_path)["pause_s"].acts == "schedule"
+
+
+def test_the_copy_of_the_template_is_an_experiment_of_its_own_name(tmp_path: Path):
+    (block,) = (block for block in fences("sh") if "cp labkit" in block)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "labkit").symlink_to(ROOT / "labkit")
+    for line in block.splitlines()[:2]:
+        subprocess.run(line, shell=True, cwd=tmp_path, check=True)
+    experiment = load_experiment(tmp_path / "notebooks" / "my_question.ipynb")
+    assert experiment.name == "my-question"
+    code = "".join(cell.source for cell in experiment.document.cells if cell.cell_type == "code")
+    assert code.count('"my-question"') == 2
+    assert '"template"' not in code
