@@ -1,12 +1,15 @@
 """The registry of detectors: each file of `labkit/audit/detectors/` declares one with `@detector` and is found by itself."""
 
+import functools
 import hashlib
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from labkit.audit.evidence import Evidence
 from labkit.audit.notice import Notice
@@ -33,8 +36,10 @@ class Detector:
 
     @property
     def stamp(self) -> str:
-        """Which version judged: the number, and a hash of the file that holds it."""
-        return f"{self.version}-{source_digest(importlib.import_module(self.module))}"
+        """Which version judged: the number, and a hash of the file that holds it and of those it takes names from."""
+        own = importlib.import_module(self.module)
+        text = "".join(source_digest(module) for module in (own, *leaned_on(own)))
+        return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
 
     def notices(self, evidence: Evidence) -> Iterator[Notice]:
         """Its notices on the evidence, signed."""
@@ -84,7 +89,24 @@ def stamps() -> dict[str, str]:
     }
 
 
+def leaned_on(module: ModuleType) -> list[ModuleType]:
+    """labkit's modules that a module takes names from: the functions, classes and modules it imports at its top."""
+    taken = [value for value in vars(module).values() if callable(value) or isinstance(value, ModuleType)]
+    names = {value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in taken}
+    ours = sorted(name for name in names if isinstance(name, str) and name.startswith("labkit."))
+    return [sys.modules[name] for name in ours if name in sys.modules and name != module.__name__]
+
+
 def source_digest(module: object) -> str:
     """The start of the SHA-256 of a module's file."""
     path = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(path).read_bytes() if path else b"").hexdigest()[:10]
+    if not path:
+        return ""
+    stat = Path(path).stat()
+    return file_digest(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.lru_cache(maxsize=256)
+def file_digest(path: str, changed: int, size: int) -> str:
+    """The start of the SHA-256 of a file, read again when it changes."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:10]

@@ -10,6 +10,7 @@ from labkit.audit.devices import OWN, SHIPPED, shipped_file
 from labkit.audit.registry import stamps
 from labkit.audit.report import Audit, audit
 from labkit.audit.run_evidence import read_run
+from labkit.lab.levers import OWN_FILE
 from labkit.lab.record import Frozen, read_record, write_atomic
 
 AUDIT = "audit.json"
@@ -53,10 +54,10 @@ def read_kept(folder: Path) -> StoredAudit | None:
 
 def inputs_of(folder: Path, root: Path | None) -> str:
     """A hash of what the audit of a run depends on: its files, its record but for what is decided at its end, and the
-    files of devices' limits."""
+    lab's files of devices' limits and of levers."""
     total = hashlib.sha256(read_record(folder).model_dump_json(exclude=DECIDED).encode())
     paths = [folder / name for name in READ]
-    paths += [shipped_file(), *([root / SHIPPED, root / OWN] if root else ())]
+    paths += [shipped_file(), *([root / SHIPPED, root / OWN, root / OWN_FILE] if root else ())]
     for path in paths:
         total.update(b"|")
         if path.is_file():

@@ -1,5 +1,6 @@
 """The report: the root cause is shown first, what follows from it stands beneath, and a broken detector breaks nothing."""
 
+import importlib
 import json
 
 import pytest
@@ -92,3 +93,13 @@ def test_what_a_detector_explains_is_a_detector():
     assert {id: [name for name in one.explains if name not in known] for id, one in known.items()} == {
         id: [] for id in known
     }
+
+
+def test_a_detector_is_stamped_with_all_it_takes_names_from():
+    leaned = {
+        id: [module.__name__ for module in registry.leaned_on(importlib.import_module(one.module))]
+        for id, one in registry.detectors().items()
+    }
+    assert "labkit.measure.statistics" in leaned["repetitions"]
+    assert {"labkit.lab.conditions", "labkit.lab.coverage"} <= set(leaned["single-shape"])
+    assert {"labkit.lab.levers", "labkit.lab.lever_checks"} <= set(leaned["lever-witness"])

@@ -79,7 +79,8 @@ def by_load(evidence: Evidence) -> Iterator[Notice]:
     name = evidence.name
     if len(during) < FEWEST:
         text = f"{name} has no readings of power while it worked"
-        missing = ("telemetry under load", "times of the requests")
+        timed = any(one.windows() for one in evidence.observations)
+        missing = ("telemetry under load", *(() if timed else ("times of the requests",)))
         yield Notice(outcome="not assessable", text=text, subject=name, missing=missing)
         return
     inside = {id(row) for row in during}
