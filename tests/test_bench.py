@@ -104,6 +104,25 @@ def test_a_bench_leaves_a_record_from_which_its_rates_follow(bench: Lab, home: P
     assert all(float(r["value"]) > 0 for r in rows)
     hashes = [r["prompt_sha256"] for r in requests(folder) if r["cell"]["quant"] == "f16"]
     assert len(set(hashes)) == len(hashes)
+    check_budget(folder, out)
+
+
+def check_budget(folder: Path, out: str) -> None:
+    """The record says where a step's time goes: every dispatch of the program, each operation with its bytes over its time."""
+    steps = [json.loads(line) for line in (folder / "steps.jsonl").read_text().splitlines()]
+    cells = {(s["cell"]["quant"], s["cell"]["streams"]) for s in steps}
+    assert cells == {(quant, n) for quant in ("f16", "q8_0") for n in (1, 3)}
+    for quant, n in cells:
+        mine = [s for s in steps if (s["cell"]["quant"], s["cell"]["streams"]) == (quant, n)]
+        names = [s["operation"] for s in mine]
+        assert {"attention", "embedding", "linear ffn_down.weight"} <= set(names)
+        assert not any("blk." in name for name in names)
+        assert sum(s["dispatches"] for s in mine) > len(mine)  # layers are one row
+        assert [s["gpu_ms"] for s in mine] == sorted((s["gpu_ms"] for s in mine), reverse=True)
+        for s in mine:
+            assert s["achieved_gb_s"] == pytest.approx(s["bytes"] / s["gpu_ms"] / 1e6)
+            assert s["us_each"] == pytest.approx(1e3 * s["gpu_ms"] / s["dispatches"])
+        assert f"{quant} decode {n} at 16: " in out
 
 
 def test_a_record_of_a_bench_becomes_a_page(bench: Lab, home: Path) -> None:

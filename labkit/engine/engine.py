@@ -22,6 +22,7 @@ from labkit.errors import DeviceError, EngineError, LabError, ParameterError
 from labkit.models.model import Model
 from labkit.models.shapes import AnyModel, ShapeModel
 from labkit.vulkan.device import Device
+from labkit.vulkan.program import Dispatch
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
 CANCEL_S = 10.0  # how long an interrupted call waits for its requests to leave their slots
@@ -488,6 +489,19 @@ class Engine:
     def dispatches(self, width: int) -> int:
         """Dispatches of one decode step at `width` streams."""
         return len(self.executor.decode_program(width).dispatches)
+
+    def profile(self, width: int, depth: int, repeats: int = 5) -> list[tuple[Dispatch, float]]:
+        """(dispatch, GPU seconds) of a greedy decode step of `width` streams at `depth` positions, each dispatch behind a
+        barrier and the least of `repeats`: for shares of a step's time. Empty where the device has no timestamps. Raises
+        ParameterError for what the engine does not hold, EngineError while requests run."""
+        _whole("width", width, 1, self.slots)
+        _whole("depth", depth, 1, self.context)
+        _whole("repeats", repeats, 1, 100)
+        with self._mutex:
+            self.alive()
+            if self.scheduler.busy or self.scheduler.waiting:
+                raise EngineError("a step is profiled between requests: wait for those that run, or cancel them")
+            return self.executor.profile(width, depth, repeats) if self.device.info.timestamp_bits else []
 
     def fingerprints(self, widths: Sequence[int]) -> dict[str, str]:
         """Fingerprints of the decode programs at these widths, for the run record."""

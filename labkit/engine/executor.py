@@ -24,9 +24,10 @@ from labkit.ops import sample as sample_op
 from labkit.ops import top_logprobs as top_op
 from labkit.ops.carried_norm import CarriedState, carried_bytes
 from labkit.ops.kv_cache import PAGE
+from labkit.ops.rows import ACTIVE
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, aligned
-from labkit.vulkan.program import Program
+from labkit.vulkan.program import Dispatch, Program
 
 NONE = 0xFFFFFFFF
 SCRATCH_ROW_SPLITS = 4096  # rows times depth buckets that attention's partial results are sized for
@@ -300,6 +301,21 @@ class Executor:
         """The program of a greedy decode step at `width` streams."""
         rows = padded(width)
         return self._recorded(Key(rows, rows, self._splits(depth), 0, True, rows, 0)).program
+
+    def profile(self, width: int, depth: int, repeats: int) -> list[tuple[Dispatch, float]]:
+        """GPU seconds of each dispatch of a greedy decode step of `width` streams that see about `depth` positions, the
+        least of `repeats`. Writes into the slots' caches: no request may hold one."""
+        program = self.decode_program(width, depth)
+        first = max(0, min(depth, self.context) - repeats - 1)
+        rows = self.row_state.array(np.uint32, (self.max_rows, 8))
+        rows[: padded(width)] = 0
+        rows[:width, 1], rows[:width, 2] = np.arange(width), first
+        rows[:width, 3], rows[:width, 4] = ACTIVE, repeats + 1
+        wanted = self.logit_rows.array(np.uint32)
+        wanted[: padded(width)] = NONE
+        wanted[:width] = np.arange(width)
+        self.rows_changed()
+        return program.profile(repeats)
 
     def _splits(self, depth: int) -> int:
         """The depth bucket, never more than the pages a slot has."""

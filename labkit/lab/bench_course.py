@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit.lab.bench import BenchRun
+from labkit.measure.bench.budget import Spent
 from labkit.measure.bench.ceilings import Ceilings, ceilings_of
-from labkit.measure.bench.report import Results, table
+from labkit.measure.bench.report import Results, budget_line, table
 from labkit.measure.bench.session import Plan, bench_model, described, measurements
 from labkit.measure.bench.settings import Cell, Settings
 from labkit.measure.bench.sides import LabkitSide, Sample
@@ -49,6 +50,15 @@ def run_bench(
             results.add(cell, block, replace(sample, metrics=metrics))
             run.store(cell.knobs(), block, metrics, sample.requests)
 
+        budgets: list[str] = []
+        steps: list[dict[str, Any]] = []
+
+        def spend(cell: Cell, rows: list[Spent]) -> None:
+            budgets.append(budget_line(cell, rows, ceilings.read.gb_s))
+            for row in rows:
+                steps.append({"cell": cell.knobs()} | row.plain(ceilings.read.gb_s))
+                run.line("steps.jsonl", steps[-1])
+
         def figure_of() -> Any:
             from labkit.lab.bench_figure import figure
 
@@ -63,7 +73,7 @@ def run_bench(
 
             plan = Plan(
                 settings, device, run.since, store, run.progress.show, run.progress.advance,
-                note=lambda text: run.note("bench", text), trouble=run.trouble, described=describe, log=log, peer=peer,
+                note=lambda text: run.note("bench", text), trouble=run.trouble, described=describe, spent=spend, log=log, peer=peer,
             )  # fmt: skip
             try:
                 bench_model(plan, model, quant)
@@ -72,8 +82,11 @@ def run_bench(
                     run.redact(log)
     rows = results.rows()
     random = any(isinstance(model, ShapeModel) for _, model in models)
-    document = run.document(ceilings=ceilings.plain(), random_weights=random, rows=[row.plain() for row in rows])
-    return Outcome(_text(run, ceilings, table(rows)), document, not run.troubled, run.folder)
+    document = run.document(
+        ceilings=ceilings.plain(), random_weights=random, rows=[row.plain() for row in rows], steps=steps
+    )  # fmt: skip
+    where = ["", "Where a step's time goes, each operation alone behind a barrier:", *budgets] if budgets else []
+    return Outcome(_text(run, ceilings, "\n".join([table(rows), *where])), document, not run.troubled, run.folder)
 
 
 def run_ops(

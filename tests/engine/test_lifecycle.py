@@ -409,3 +409,25 @@ def test_a_micro_batch_is_asked_for_or_the_devices_own(device, tiny):
     for wrong in (0, 15, 8192, 48, True, "32"):
         with pytest.raises(ParameterError, match="not a power of two from 16 to 4096"):
             Engine(model, device, slots=2, context=256, ub=wrong)
+
+
+def test_a_step_is_profiled_between_requests_and_disturbs_none(engines):
+    """Rows are active and stay within the context, even where the step asked for is its last."""
+    engine = engines("llama-q4_1", slots=4, context=128)
+    asked = {"max_tokens": 20, "ignore_eos": True}
+    before = engine.generate(["def main"], **asked)
+    for width, depth in ((1, 40), (3, 128), (4, 1)):
+        profile = engine.profile(width, depth)
+        assert len(profile) == len(engine.executor.decode_program(width, depth).dispatches)
+        if engine.device.info.timestamp_bits:
+            assert all(seconds >= 0 for _, seconds in profile)
+            assert sum(seconds for _, seconds in profile) > 0
+    engine.executor.pool.check_guards()
+    assert engine.generate(["def main"], **asked)[0].token_ids == before[0].token_ids
+    with engine.stream("def main", max_tokens=100, ignore_eos=True) as stream:
+        next(stream)
+        with pytest.raises(EngineError, match="profiled between requests"):
+            engine.profile(1, 40)
+    for wrong in ((0, 40), (5, 40), (1, 0), (1, 129)):
+        with pytest.raises(ParameterError):
+            engine.profile(*wrong)

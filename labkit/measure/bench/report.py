@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from labkit.measure.bench.budget import Spent
 from labkit.measure.bench.settings import OURS, Cell
 from labkit.measure.bench.sides import Sample
 from labkit.measure.statistics import Interval, interval, paired_ratios
@@ -144,3 +145,20 @@ def _line(row: Row) -> tuple[str, ...]:
         number(m.get("power_w")), f"{m['core_mhz']:.0f}" if "core_mhz" in m else "",
         f"{m['temperature_c']:.0f}" if "temperature_c" in m else "",
     )  # fmt: skip
+
+
+LONGEST = 5  # operations a line of a step's budget names; the record holds all
+
+
+def budget_line(cell: Cell, rows: Sequence[Spent], read_gb_s: float) -> str:
+    """Where a step's time goes, in a line: the longest operations in ms, their share of the sum, and what share of the
+    read bandwidth matrices reach."""
+    total = sum(row.gpu_ms for row in rows)
+    parts = []
+    for row in rows[:LONGEST]:
+        name = row.operation.removeprefix("linear ").replace(".weight", "").replace("attn_", "").replace(" | ", ", ")
+        reads = f", {100 * row.gb_s / read_gb_s:.0f}% of reading" if row.operation.startswith("linear ") else ""
+        parts.append(f"{name} {number(row.gpu_ms)} ms ({100 * row.gpu_ms / total:.0f}%{reads})")
+    if rest := rows[LONGEST:]:
+        parts.append(f"{len(rest)} more {number(sum(row.gpu_ms for row in rest))} ms")
+    return f"{cell.quant} {cell.label}: {'; '.join(parts)}"

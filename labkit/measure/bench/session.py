@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import RunError
+from labkit.measure.bench.budget import Spent
 from labkit.measure.bench.costs import Costs, costs_of
 from labkit.measure.bench.peer import PeerSide, peer_bytes
 from labkit.measure.bench.settings import Cell, Prompts, Settings
@@ -27,7 +28,7 @@ class Plan:
 
     `store(cell, block, sample)` is called as each sample is there, `progress(text)` when something begins, `done()`
     after each measurement; `log`: where the peer's output goes; `note`: what the record should say; `trouble(runtime,
-    what)`: a peer failed, and labkit goes on without it."""
+    what)`: a peer failed, and labkit goes on without it; `spent(cell, rows)`: where the time of a decode step goes."""
 
     settings: Settings
     device: Device
@@ -38,6 +39,7 @@ class Plan:
     note: Say
     trouble: Callable[[str, str], None]
     described: Callable[[LabkitSide], None]
+    spent: Callable[[Cell, list[Spent]], None]
     log: Path
     peer: Binary | None = None
 
@@ -146,6 +148,11 @@ class _Course:
         for block, in_turn in enumerate(order):
             for cell in in_turn:
                 self._once(cell, block, f"{block + 1}/{settings.repetitions}, {cell.runtime} {cell.label}")
+        ours = self.by_name.get(LabkitSide.name)
+        if isinstance(ours, LabkitSide):
+            for cell in cells:
+                if cell.runtime == ours.name and cell.phase == "decode" and (rows := ours.spent(cell)):
+                    plan.spent(cell, rows)
 
     def _once(self, cell: Cell, block: int, text: str) -> None:
         side = self.by_name.get(cell.runtime)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from labkit.engine.engine import Engine, StepRecord
 from labkit.engine.request import Completion
 from labkit.errors import ParameterError
+from labkit.measure.bench.budget import Spent, spent
 from labkit.measure.bench.costs import Costs
 from labkit.measure.bench.settings import OURS, Cell, Settings
 from labkit.measure.bench.streams import Arrivals, Window, window_of
@@ -127,6 +128,11 @@ class LabkitSide:
         """Fingerprints of the decode programs, for the record."""
         engine = self.engines.get("decode")
         return {} if engine is None else engine.fingerprints(self.settings.batch)
+
+    def spent(self, cell: Cell) -> list[Spent]:
+        """Where the time of a decode step of `cell` goes, halfway through what it decodes."""
+        engine = self.engines["decode"]
+        return spent(engine.profile(cell.streams, min(cell.prompt + self.settings.tokens(cell) // 2, engine.context)))
 
     def dispatches(self, cell: Cell) -> int:
         """Dispatches of a decode step of `cell`."""
