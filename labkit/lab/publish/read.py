@@ -29,6 +29,8 @@ PUBLISHED = (
     "starts.csv",
     "requests.jsonl",
     "telemetry.csv",
+    "steps.jsonl",
+    "ops.jsonl",
     "conclusion.json",
     "figure.json",
     "notebook.ipynb",
