@@ -2,6 +2,7 @@
 
 import atexit
 import html
+import itertools
 import operator
 import threading
 import time
@@ -32,6 +33,7 @@ PROMPT_TYPES = "text or a list of token ids"
 
 _devices: dict[Any, Device] = {}
 _devices_lock = threading.Lock()
+_numbers = itertools.count(1)  # of the engines of this process
 
 
 def default_device(selector: int | str | None = None) -> Device:
@@ -130,6 +132,7 @@ class Engine:
         except BaseException:
             resident.release(self.weights)
             raise
+        self.number = next(_numbers)
         self.scheduler = Scheduler(slots, context, self.executor.max_rows, self.ub)
         self.steps: list[StepRecord] = []
         self._batch: _Batch | None = None  # what runs next, when it is known
@@ -469,6 +472,11 @@ class Engine:
                 self.scheduler.waiting.popleft().fail(told)
 
     # what it is
+
+    @property
+    def origin(self) -> dict[str, int]:
+        """Which device, upload of the weights and engine of this process it is: its start, for `run.measure(start=...)`."""
+        return {**self.device.origin, "weights": self.weights.number, "engine": self.number}
 
     @property
     def memory(self) -> dict[str, int]:

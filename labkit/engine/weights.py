@@ -1,5 +1,6 @@
 """Weights resident on a device, once a (model, device), however many engines share them."""
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from labkit.ops.linear import Matrix, upload
 from labkit.ops.weights import interleave, pack
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Pool
+
+_numbers = itertools.count(1)  # of the uploads of this process
 
 
 @dataclass
@@ -54,6 +57,7 @@ class ResidentWeights:
 
     def __init__(self, model: AnyModel, device: Device, progress: Callable[[int, int], None] | None = None) -> None:
         self.device = device
+        self.number = next(_numbers)
         self.pool: Pool = device.pool(f"weights of {model.name}")
         self._matrices: dict[tuple[str, ...], list[Matrix]] = {}
         self._norms: dict[str, Buffer] = {}

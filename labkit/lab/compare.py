@@ -14,10 +14,11 @@ from labkit.errors import ParameterError, RunError
 from labkit.lab.differences import Difference, bound_words, differences
 from labkit.lab.effects import by_block, centre, settled_rows
 from labkit.lab.lab import StoredRun
-from labkit.lab.measurements import Measurement, read_rows
+from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Plan, cell_words
 from labkit.lab.record import RunRecord, canonical_cell
 from labkit.lab.session_spread import AnchorCheck, History, Spread, check_anchor, plan_of, spread_of, unpaired_interval
+from labkit.lab.starts import samples_of
 from labkit.measure import statistics
 from labkit.measure.metrics import metric as known_metric
 
@@ -131,9 +132,10 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
 
 
 def readable_rows(run: StoredRun) -> list[Measurement]:
-    """A run's samples. ParameterError where it has none, RunError where a cell is not the knob values it must be."""
+    """A run's samples, those of one start in one block where its plan compares over restarts. ParameterError where it has
+    none, RunError where a cell is not the knob values it must be."""
     path = run.folder / "measurements.csv"
-    rows = read_rows(path)
+    rows = samples_of(run.folder, plan_of(run))
     if not rows:
         raise ParameterError(f"{run.record.id} measured nothing, so there is nothing to compare")
     for text in dict.fromkeys(row.cell for row in rows):

@@ -23,7 +23,7 @@ OF_THE_LAB = (
 )  # what a lab puts into a run's folder: never taken from another's word
 # What a run may leave; further files are the run's where its record has their hash, else the lab put them there later.
 RUN_FILES = frozenset(
-    {"plan.json", "measurements.csv", "requests.jsonl", "telemetry.csv", "warmup.csv"}
+    {"plan.json", "measurements.csv", "starts.csv", "requests.jsonl", "telemetry.csv", "warmup.csv"}
     | {"conclusion.json", "figure.json", "notebook.ipynb", "log.txt"}
 )
 ABSOLUTE = re.compile(r"(?<![\w.~/<>:-])/(?:[\w.+-]+/)+[\w.+-]+")

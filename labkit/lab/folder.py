@@ -125,6 +125,7 @@ class RunFolder:
         `measurements.csv` loses a torn last line, should the kernel have died while writing it."""
         with exclusive(self.path):  # whatever the kernel was writing is finished or gone
             drop_torn_line(self.path / "measurements.csv")
+            drop_torn_line(self.path / "starts.csv")
             drop_torn_line(self.path / "requests.jsonl")
             for aside in self.path.glob(".*.*"):
                 if aside.name not in LIVE_FILES:

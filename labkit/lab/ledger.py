@@ -43,6 +43,7 @@ from labkit.lab.record import RunRecord, canonical_cell, read_record
 from labkit.lab.render import LEDGERS, Block, render_book
 from labkit.lab.run_effects import effects_of_run
 from labkit.lab.scope import scope_of
+from labkit.lab.starts import read_starts, samples_of
 from labkit.lab.verdict import judge, judge_folder
 
 MOST_WORDS = 100_000  # characters of a person's note, reason or correction
@@ -82,7 +83,7 @@ def append(root: Path, folder: Path) -> list[Path]:
 
 def sweep_event(record: RunRecord, folder: Path) -> SweepEvent | None:
     """What the run measured of its levers beside its rule, recomputed from its files; None where that is nothing."""
-    effects = effects_of_run(record, read_plan(folder / "plan.json"), read_rows(folder / "measurements.csv"))
+    effects = effects_of_run(record, read_plan(folder / "plan.json"), samples_of(folder))
     return (
         SweepEvent(utc="", sweep=record.id, experiment=record.experiment, effects=tuple(effects)) if effects else None
     )
@@ -117,10 +118,15 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
     planned = [canonical_cell(cell) for cell in plan.cells]
     shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
     faults: tuple[str, ...] = ()
-    if verdict.outcome == "invalid" and judge(plan, rows).outcome != "invalid" and record.plan_hash == plan_hash:
+    starts = read_starts(folder)
+    if (
+        verdict.outcome == "invalid"
+        and judge(plan, rows, starts=starts).outcome != "invalid"
+        and record.plan_hash == plan_hash
+    ):
         from labkit.audit.stored import run_audit
 
-        if judge(plan, rows, record.checks).outcome == "invalid":
+        if judge(plan, rows, record.checks, starts=starts).outcome == "invalid":
             faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
         faults += run_audit(folder, store=False).failed
     return EntryEvent(

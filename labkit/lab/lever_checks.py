@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError
-from labkit.lab.levers import LEVERS, OWN_FILE, At, Lever, find_lever, workload
+from labkit.lab.levers import ANEW, LEVERS, OWN_FILE, At, Lever, find_lever, workload
 
 if TYPE_CHECKING:
     from labkit.lab.plan import Plan, Rule
@@ -65,7 +65,8 @@ def groups_of(cells: Sequence[At], name: str) -> list[tuple[dict[str, Any], list
 
 
 def check_plan(plan: "Plan", parameters: At, levers: Mapping[str, Lever] = LEVERS) -> None:
-    """Refuses a plan over a lever that nobody declared or that cannot act, with the reason. ParameterError.
+    """Refuses a plan over a lever that nobody declared, that cannot act, or that needs a restart which the plan's design
+    does not give it, with the reason. ParameterError.
 
     Cells that a negative control compares may be out of the lever's reach: that is what they are for."""
     control = plan.negative_control
@@ -89,6 +90,27 @@ def check_plan(plan: "Plan", parameters: At, levers: Mapping[str, Lever] = LEVER
                     f"the plan is refused: {reason}{where(others)}. Leave these cells out, or declare them the "
                     f"negative control"
                 )
+    check_design(plan, varied, parameters, levers)
+
+
+def check_design(plan: "Plan", varied: Iterable[str], parameters: At, levers: Mapping[str, Lever] = LEVERS) -> None:
+    """Refuses a plan that measures in turns what acts by restart, or that would change the driver within a run."""
+    for name in varied:
+        found = find_lever(name, levers)
+        if found is None:
+            continue
+        needs = {needed for cell in plan.cells if (needed := found.needs_at(workload(parameters, cell, levers=levers)))}
+        if "driver" in needs:
+            raise ParameterError(
+                f"the plan is refused: {name} acts by {ANEW['driver']}, and a run has one. Measure before and after in runs "
+                f"of their own, both with Plan(anchor=labkit.lab.anchor.stream_anchor()), then `lab compare BEFORE AFTER`"
+            )
+        if needs and plan.design == "interleaved":
+            raise ParameterError(
+                f"the plan is refused: {name} acts by restart, and in turns every repetition would be of one start. It "
+                f'needs {ANEW[next(each for each in ANEW if each in needs)]}. Say Plan(design="restarts"), make it anew for each cell of each block, and '
+                f"hand it over: run.measure(cell, block, start=engine, ...)"
+            )
 
 
 def only_controlled(cells: Sequence[At], exempt: Sequence[At], name: str) -> bool:

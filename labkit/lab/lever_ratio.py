@@ -9,8 +9,8 @@ import numpy as np
 from labkit.errors import ParameterError, RunError
 from labkit.lab.effects import by_block
 from labkit.lab.lever_effect import LeverEffect
-from labkit.lab.measurements import read_rows
 from labkit.lab.session_spread import Spread, unpaired_interval
+from labkit.lab.starts import samples_of
 from labkit.measure import statistics
 
 
@@ -45,11 +45,11 @@ def paired_ratio(rows: Sequence[Any], name: str, cell: str, against: str, level:
 
 def recompute(effect: LeverEffect, old: Path, new: Path) -> Ratio:
     """An effect by the samples of its runs' folders. RunError where they have none of it any more."""
-    rows = read_rows(new / "measurements.csv")
+    rows = samples_of(new)
     if effect.paired:
         found = paired_ratio(rows, effect.metric, effect.cells[1], effect.cells[0], effect.level)
     else:
-        ends = zip((read_rows(old / "measurements.csv"), rows), effect.cells, strict=True)
+        ends = zip((samples_of(old), rows), effect.cells, strict=True)
         a, b = (list(by_block(samples, effect.metric, cell).values()) for samples, cell in ends)
         spread = Spread(effect.spread[0], effect.spread[1], effect.spread[2], "")
         found = unpaired_ratio(a, b, effect.level, spread) if a and b and min(*a, *b) > 0 else None

@@ -2,7 +2,8 @@
 
 A lever that comes to the same whatever it is set to cannot act there: `ub` on prompts no longer than it, more slots than
 streams. A plan or a sweep over such a lever, or over one that nobody declared, is refused before it runs, unless it is
-declared a negative control. A person's own levers stand in `data/levers.toml`:
+declared a negative control. Nor may a lever that acts by restart be measured in turns: each says what must be made anew.
+A person's own levers stand in `data/levers.toml` (one that acts by "restart" may say what it `needs`, an engine if not):
 
     [pause_s]
     about = "seconds between two measurements"
@@ -23,10 +24,19 @@ from labkit.errors import ParameterError
 
 Act = Literal["program", "data", "schedule", "restart"]
 Kind = Literal["fingerprint", "counter", "workload", "readback"]
+Needs = Literal["", "engine", "weights", "device", "process", "driver"]
 At = Mapping[str, Any]  # the rest of the workload: what each other lever is set to, by the lever's own name
 Effect = Callable[[Any, At], tuple[Any, str]]  # value, workload → what it comes to there, and why not the value itself
 
 OWN_FILE = Path("data") / "levers.toml"
+ANEW: dict[Needs, str] = {  # what a restart is, by what must be made anew for another value to take
+    "": "nothing",
+    "engine": "a new Engine, whose cache and programs find their place in memory when it is made",
+    "weights": "weights loaded anew: a new Engine while no other of that model is open, since those share the weights",
+    "device": "a Device opened anew, which is where its switches are read, and a new Engine on it",
+    "process": "a new process",
+    "driver": "another driver or build: a new process at least, and a reboot where the kernel's part changes",
+}
 CONSTANT = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
@@ -44,7 +54,8 @@ class Witness:
 @dataclass(frozen=True)
 class Lever:
     """One thing that can be set. `acts` says what a change of it changes: the recorded program, the data, the schedule
-    of requests, or something that needs a restart. `comes_to` gives what a value amounts to at a workload."""
+    of requests, or something that needs a restart: then `needs` says what must be made anew (see `ANEW`), and `in_turns`
+    why not even that at a workload, if so. `comes_to` gives what a value amounts to at a workload."""
 
     name: str
     names: tuple[str, ...]
@@ -53,6 +64,12 @@ class Lever:
     acts: Act
     witness: Witness
     comes_to: Effect
+    needs: Needs = ""
+    in_turns: Callable[[At], str] = lambda at: ""
+
+    def needs_at(self, at: At) -> Needs:
+        """What must be made anew at a workload for another value to take; empty where values can take turns."""
+        return "" if self.needs and self.in_turns(at) else self.needs
 
     @property
     def cheap(self) -> bool:
@@ -63,14 +80,22 @@ class Lever:
 LEVERS: dict[str, Lever] = {}
 
 
-def lever(*names: str, values: str, acts: Act, witness: tuple[Kind, str, str]) -> Callable[[Effect], Effect]:
+def lever(
+    *names: str, values: str, acts: Act, witness: tuple[Kind, str, str], needs: Needs = "",
+    in_turns: Callable[[At], str] = lambda at: "",
+) -> Callable[[Effect], Effect]:  # fmt: skip
     """Declares the decorated function as what a lever comes to: (value, workload) → (what it is there, why).
 
-    The first of `names` is the lever's own, the others are what parameters call it; the docstring says what it is."""
+    The first of `names` is the lever's own, the others are what parameters call it; the docstring says what it is.
+    ParameterError for a lever that acts by restart and does not say what it needs, or the other way about."""
+    if (acts == "restart") != bool(needs):
+        raise ParameterError(
+            f"the lever {names[0]!r} acts by {acts} and needs {ANEW[needs]} made anew: say which it is"
+        )
 
     def declare(effect: Effect) -> Effect:
         about = " ".join((effect.__doc__ or "").split())
-        made = Lever(names[0], names, about, values, acts, Witness(*witness), effect)
+        made = Lever(names[0], names, about, values, acts, Witness(*witness), effect, needs, in_turns)
         for name in names:
             if name in LEVERS:
                 raise ParameterError(f"the lever {name!r} is declared twice")
@@ -110,6 +135,8 @@ def capped(value: Any, cap: float | None, why: str) -> tuple[Any, str]:
     return cap, why.format(cap=f"{cap:g}")
 
 
+# An Engine has one `ub`, yet engines that differ in it alone share the resident weights and keep nothing from one prompt
+# to the next: they stand side by side, and what moves is the piece of the prompt that a step is given.
 @lever(
     "ub", "ubs", "micro_batch", "ubatch", values="powers of two from 16 to 4096", acts="data",
     witness=("counter", "submits", "the metric `submits` in measurements.csv: steps a prompt took"),
@@ -133,7 +160,7 @@ def width(value: Any, at: At) -> tuple[Any, str]:
 
 
 @lever(
-    "slots", values="whole numbers from 1 to 256", acts="restart",
+    "slots", values="whole numbers from 1 to 256", acts="restart", needs="engine",
     witness=("counter", "slot", "requests.jsonl: different slots in use at once"),
 )  # fmt: skip
 def slots(value: Any, at: At) -> tuple[Any, str]:
@@ -142,7 +169,7 @@ def slots(value: Any, at: At) -> tuple[Any, str]:
 
 
 @lever(
-    "context", values="positions of a slot, from 8", acts="restart",
+    "context", values="positions of a slot, from 8", acts="restart", needs="engine",
     witness=("readback", "parameters.context", "run.json: the parameter as the engine took it"),
 )  # fmt: skip
 def context(value: Any, at: At) -> tuple[Any, str]:
@@ -154,7 +181,7 @@ def context(value: Any, at: At) -> tuple[Any, str]:
 
 
 @lever(
-    "kv", "cache_type", "kv_type", values="f16, f32", acts="restart",
+    "kv", "cache_type", "kv_type", values="f16, f32", acts="restart", needs="engine",
     witness=("fingerprint", "program_fingerprints", "run.json: fingerprints of the programs that attend"),
 )  # fmt: skip
 def kv(value: Any, at: At) -> tuple[Any, str]:
@@ -172,16 +199,23 @@ def as_set(value: Any, at: At) -> tuple[Any, str]:
     return value, ""
 
 
+def by_itself(at: At) -> str:
+    """Why the type of the weights can take turns where one product is measured by itself."""
+    alone = any(name in at for name in ("matrices", "kernel", "rows")) and "width" not in at
+    return "a product by itself has its own matrix for each type, and no engine" if alone else ""
+
+
 def declare(
-    *names: str, about: str, values: str, acts: Act, witness: tuple[Kind, str, str], effect: Effect = as_set
-) -> None:
+    *names: str, about: str, values: str, acts: Act, witness: tuple[Kind, str, str], effect: Effect = as_set,
+    needs: Needs = "", in_turns: Callable[[At], str] = lambda at: "",
+) -> None:  # fmt: skip
     """Declares a lever that acts wherever it is set, or as `effect` says."""
 
     def of(value: Any, at: At) -> tuple[Any, str]:
         return effect(value, at)
 
     of.__doc__ = about
-    lever(*names, values=values, acts=acts, witness=witness)(of)
+    lever(*names, values=values, acts=acts, witness=witness, needs=needs, in_turns=in_turns)(of)
 
 
 FINGERPRINT: tuple[Kind, str, str] = (
@@ -189,21 +223,25 @@ FINGERPRINT: tuple[Kind, str, str] = (
 )  # fmt: skip
 CELLS: tuple[Kind, str, str] = ("workload", "cell", "measurements.csv: the cells that were measured")
 
-declare("arithmetic", about="Order and precision of sums", values="exact, fast", acts="restart", witness=FINGERPRINT)
+declare(
+    "arithmetic", about="Order and precision of sums", values="exact, fast", acts="restart", needs="engine",
+    witness=FINGERPRINT,
+)  # fmt: skip
 declare(
     "quant", "quants", "quantisation", about="Type of the weights", values="f16, bf16, q8_0, q4_0, q4_k, ...",
-    acts="restart", witness=("readback", "model", "run.json: model.bytes_by_type, or the cells that were measured"),
+    acts="restart", needs="weights", in_turns=by_itself,
+    witness=("readback", "model", "run.json: model.bytes_by_type, or the cells that were measured"),
 )  # fmt: skip
 declare(
     "model", "models", "shape", about="The model, or the shape of random weights", values="a name or a file",
-    acts="restart", witness=("readback", "model", "run.json: model.name and model.sha256"),
+    acts="restart", needs="weights", in_turns=by_itself, witness=("readback", "model", "run.json: model.name and model.sha256"),
 )  # fmt: skip
 declare(
-    "device", "devices", about="The device that runs it", values="an index, a name, cpu or gpu", acts="restart",
+    "device", "devices", about="The device that runs it", values="an index, a name, cpu or gpu", acts="restart", needs="device",
     witness=("readback", "device.uuid", "run.json: device.uuid"),
 )  # fmt: skip
 declare(
-    "driver", "build", about="The device's driver, or labkit's build", values="what is installed", acts="restart",
+    "driver", "build", about="The device's driver, or labkit's build", values="what is installed", acts="restart", needs="driver",
     witness=("readback", "device.driver_info", "run.json: device.driver_info, git, packages"),
 )  # fmt: skip
 declare(
@@ -226,13 +264,13 @@ declare(
     witness=("workload", "completion_tokens", "requests.jsonl: completion_tokens"),
 )  # fmt: skip
 declare(
-    "runtime", "runtimes", "against", about="The program that runs the model", values="labkit, llama-server", acts="restart",
-    witness=CELLS,
+    "runtime", "runtimes", "against", about="The program that runs the model", values="labkit, llama-server",
+    acts="restart", needs="engine", witness=CELLS,
 )  # fmt: skip
 declare("phase", about="Reading prompts or decoding", values="prefill, decode", acts="data", witness=CELLS)
 declare(
     "disable", about="Faster paths turned off (LABKIT_DISABLE)", values="coopmat, intdot, fp16, ... with commas",
-    acts="restart", witness=FINGERPRINT,
+    acts="restart", needs="device", witness=FINGERPRINT,
 )  # fmt: skip
 declare("rows", about="Activation rows of a product", values="whole numbers from 1 to 256", acts="data", witness=CELLS)
 declare(
@@ -286,15 +324,22 @@ def own_lever(path: Path, name: str, fields: Any) -> Lever:
     needed = ("about", "values", "acts", "witness", "read")
     if not isinstance(fields, dict) or any(not isinstance(fields.get(each), str) for each in needed):
         raise ParameterError(f"{path}: [{name}] needs {', '.join(needed)}, each a text")
-    if more := sorted(set(fields) - {*needed, "field"}):
+    if more := sorted(set(fields) - {*needed, "field", "needs"}):
         raise ParameterError(f"{path}: [{name}] has {more[0]!r}, which is not a part of a lever")
     for each, choices in (("acts", get_args(Act)), ("witness", get_args(Kind))):
         if fields[each] not in choices:
             raise ParameterError(f"{path}: [{name}] {each} is {fields[each]!r}, not one of {', '.join(choices)}")
+    needs: Needs = fields.get("needs", "engine" if fields["acts"] == "restart" else "")
+    if fields["acts"] != "restart" and needs:
+        raise ParameterError(
+            f"{path}: [{name}] acts by {fields['acts']}, and only a lever that acts by restart needs {needs!r}"
+        )
+    if fields["acts"] == "restart" and needs not in (restarts := [each for each in ANEW if each]):
+        raise ParameterError(f"{path}: [{name}] needs is {needs!r}, not one of {', '.join(restarts)}")
     if name in LEVERS:
         raise ParameterError(f"{path}: [{name}] is declared by labkit already; give yours another name")
     witness = Witness(fields["witness"], str(fields.get("field", name)), fields["read"])
-    return Lever(name, (name,), fields["about"], fields["values"], fields["acts"], witness, as_set)
+    return Lever(name, (name,), fields["about"], fields["values"], fields["acts"], witness, as_set, needs)
 
 
 def find_lever(name: str, levers: Mapping[str, Lever] = LEVERS) -> Lever | None:

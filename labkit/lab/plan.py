@@ -174,12 +174,15 @@ class Plan(Declared):
 
     `knob` names what is varied (one name, or several); `cells` are the values measured, `control` the one of them the
     others are read against; each is measured `repetitions` times, once a block, in the order `schedule()` gives.
-    `held` says the belief is one people act on, so its refutation is a mistake worth keeping: left out, it is when
-    the plan is confirmatory and says why it is believed. `shape` names what else was kept fixed (tokens, KV type);
-    left out, the run's parameters stand for it. `claim` names the published claim that is tried (its source, or its id
-    in `data/claims`): its refutation is a mistake worth keeping too. A `negative_control` is a rule that must come out
-    *same*: where it is refuted the measurement itself is at fault and the run is invalid. ParameterError for what does
-    not fit together."""
+    `design` says how they are repeated: "interleaved", in turns; or over "restarts", where what the knob needs (an
+    engine, a process: each lever says) is made anew for each cell of each block, `run.measure(..., start=)` names it, and
+    one start is one repetition however often it is measured. `held` says the belief is one people act on, so its
+    refutation is a mistake worth keeping: left out, it is when the plan is confirmatory and says why it is believed.
+    `shape` names what else was kept fixed (tokens, KV type); left out, the run's parameters stand for it. `claim` names
+    the published claim that is tried (its source, or its id in `data/claims`): its refutation is a mistake worth keeping
+    too. A `negative_control` is a rule that must come out *same*: where it is refuted the measurement itself is at fault
+    and the run is invalid. An `anchor` is what makes it comparable across an upgrade of the driver or of labkit.
+    ParameterError for what does not fit together."""
 
     experiment: str
     belief: str

@@ -3,13 +3,16 @@
 import atexit
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.effects import by_block, centre
+from labkit.lab.levers import find_lever
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import Cell, Plan, Rule, cell_words, checked_cell
 from labkit.lab.record import canonical_cell
+from labkit.lab.starts import read_starts
 from labkit.measure.metrics import metric as known_metric
 from labkit.measure.statistics import MARGIN
 
@@ -26,7 +29,7 @@ def promote(
     metric: str | None = None,
     control: Mapping[str, Any] | None = None,
     repetitions: int = 10,
-    measure: Callable[[dict[str, Any]], Mapping[str, float] | float] | None = None,
+    measure: Callable[[dict[str, Any]], Mapping[str, Any] | float] | None = None,
     **fields: Any,
 ) -> "Run":
     """A new run with a plan for what `run` found without one; the samples of the old run stay in its own record.
@@ -35,8 +38,9 @@ def promote(
     left out, it is that the cell furthest from `control` (else from the first cell) in `metric` (else the first that was
     measured) lies on the side of 1 where it was found. `fields` are further fields of the plan. With `measure`, which
     takes a cell and returns its metrics by id (or the metric alone), every block is measured here, in the plan's order;
-    without, the caller goes through `plan.schedule()`. The new run is open when it is returned: check what it computes,
-    then `conclude()` it. Device and model are described as they were.
+    without, the caller goes through `plan.schedule()`. Samples of a knob that acts by restart, which said their start,
+    make a plan over restarts; then `measure` returns what it made anew too, as "start". The new run is open when it is
+    returned: check what it computes, then `conclude()` it. Device and model are described as they were.
 
     By hand the old run is closed. In a notebook under `lab run` it goes on, and the new run is one of its own beside it.
     RunError where `run` has a plan already or is closed; ParameterError where its samples do not make one."""
@@ -44,6 +48,7 @@ def promote(
         raise RunError(f"the run {run.id} is closed; promote it while it is open, or give its plan to a new run")
     if run.record.plan_hash is not None:
         raise RunError(f"the run {run.id} has a plan; `lab rerun {run.id}` repeats it")
+    fields = design_of(run.folder, run.samples) | fields
     plan = plan_of_samples(run.experiment, run.samples, belief, rule, metric, control, repetitions, run.id, **fields)
     new = beside(run)
     new.plan(plan)
@@ -94,6 +99,7 @@ def promote_stored(
         control=control,
         repetitions=blocks,
         found_in=stored.record.id,
+        **design_of(stored.folder, rows),
     )
     overrides = stored_overrides(experiment, stored.record, replaced=given) | given
     check_plan(plan, experiment.defaults() | overrides, known_levers(lab.root))
@@ -101,6 +107,16 @@ def promote_stored(
     return run_experiment(
         lab, experiment, overrides, name=f"promoted from {stored.record.id}", plan=document, **options
     )
+
+
+def design_of(folder: Path, rows: Sequence[Measurement]) -> dict[str, Any]:
+    """The design of a plan that repeats the run in `folder`: over restarts where its samples say their start, and a knob
+    of them needs one."""
+    cells = [json.loads(text) for text in dict.fromkeys(row.cell for row in rows)]
+    knobs = dict.fromkeys(name for cell in cells for name in cell)
+    moved = [name for name in knobs if len({repr(cell.get(name)) for cell in cells}) > 1]
+    needing = [found for name in moved if (found := find_lever(name)) is not None and found.needs]
+    return {"design": "restarts"} if needing and read_starts(folder) else {}
 
 
 def beside(run: "Run") -> "Run":

@@ -30,6 +30,8 @@ from labkit.lab.record import (
     write_atomic,
 )
 from labkit.lab.redact import Redactor
+from labkit.lab.starts import FILE as STARTS
+from labkit.lab.starts import append_start, read_starts, start_of, started_rows
 from labkit.lab.watching import DeviceWatch
 from labkit.measure.neighbours import Neighbours, together
 from labkit.vulkan.device import Device
@@ -61,6 +63,7 @@ class Run:
         self._watch: DeviceWatch | None = None
         self._met_before = record.neighbours  # of a run that is taken up again
         self._redactor = Redactor()
+        self._over_restarts: frozenset[str] | None = None  # the cells of a plan over restarts, once it was looked up
         self._told: dict[str, Any] = {}  # the device and the model as they were described
         self._rows: list[Measurement] = read_rows(path / "measurements.csv") if path else []
         self._order = self._rows[-1].order + 1 if self._rows else 0
@@ -189,11 +192,14 @@ class Run:
         update_record(self._open(), lambda old: {"checks": (*old.checks, check)})
         return check.passed
 
-    def measure(self, cell: Mapping[str, Any], block: int, **metrics: float) -> "Run":
+    def measure(self, cell: Mapping[str, Any], block: int, start: Any = None, **metrics: float) -> "Run":
         """Appends the samples of one measurement: metrics by their registered id, `decode_tok_s=41.2`.
 
-        `cell` holds the knob values measured, `block` is the repetition. The rows are on the disk on return.
-        ParameterError for a metric that is not registered or a value that is not a finite number."""
+        `cell` holds the knob values measured, `block` is the repetition. `start` is what was made anew for the sample:
+        the `Engine`, a `Device`, a process (`subprocess.Popen`), or "process" for the one this runs in. It is kept in
+        `starts.csv`, and a plan over restarts needs it: its judge takes one value a start. The rows are on the disk on
+        return. ParameterError for a metric that is not registered, a value that is not a finite number, or a sample of
+        a plan over restarts that does not say its start."""
         if not metrics:
             raise ParameterError(f"measure(cell={dict(cell)}) has no metric; give at least one, as decode_tok_s=41.2")
         require_registered(metrics)
@@ -201,11 +207,31 @@ class Run:
         text, utc = canonical_cell(cell), utc_now()
         rows = [Measurement(int(block), self._order, text, metric, value, utc) for metric, value in values.items()]
         path = self._open()
+        self._require_start(cell, start)
+        origin = start_of(start) if start is not None else None
         with exclusive(path):
+            if origin is not None:
+                append_start(path / STARTS, self._order, origin)
             append_rows(path / "measurements.csv", rows)
         self._rows += rows
         self._order += 1
         return self
+
+    def _require_start(self, cell: Mapping[str, Any], start: Any) -> None:
+        if start is not None or not (self._path and (self._path / "plan.json").exists()):
+            return
+        from labkit.lab.plan import read_plan
+
+        if self._over_restarts is None:
+            plan = read_plan(self._path / "plan.json")
+            self._over_restarts = (
+                frozenset(map(canonical_cell, plan.cells)) if plan.design == "restarts" else frozenset()
+            )
+        if canonical_cell(cell) in self._over_restarts:
+            raise ParameterError(
+                f"the plan compares over restarts, so measure({canonical_cell(cell)}) must say which start the sample came "
+                f'from: start=engine (the Engine made anew for it), a Device, a subprocess.Popen, or "process"'
+            )
 
     def warm_up(
         self, cell: Mapping[str, Any], measure: Callable[[], Mapping[str, float] | float], metric: str, most: int = 50
@@ -287,7 +313,7 @@ class Run:
         metric: str | None = None,
         control: Mapping[str, Any] | None = None,
         repetitions: int = 10,
-        measure: "Callable[[dict[str, Any]], Mapping[str, float] | float] | None" = None,
+        measure: "Callable[[dict[str, Any]], Mapping[str, Any] | float] | None" = None,
         **plan: Any,
     ) -> "Run":
         """Repeats what this run without a plan found, as a planned run of its own, which is returned; see
@@ -334,7 +360,10 @@ class Run:
 
         if self.record.plan_hash is None:
             raise RunError(f"the run {self.id} has no plan that says what its cells are read against")
-        return against_control(read_plan(self.folder / "plan.json"), self._rows, metric)
+        plan, rows = read_plan(self.folder / "plan.json"), self._rows
+        if plan.design == "restarts":
+            rows = started_rows(plan, rows, read_starts(self.folder))
+        return against_control(plan, rows, metric)
 
     def __repr__(self) -> str:
         record = self.record

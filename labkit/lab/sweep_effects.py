@@ -21,6 +21,7 @@ from labkit.lab.record import canonical_cell, read_record
 from labkit.lab.scope import device_words, driver_words, model_words, shape_of
 from labkit.lab.series import state_of
 from labkit.lab.session_spread import History, spread_of
+from labkit.lab.starts import samples_of
 from labkit.lab.sweep_file import SweepFile
 from labkit.measure import statistics
 
@@ -32,7 +33,7 @@ def samples(
     names a lever of the sweep, only where it is set as the sweep set it."""
     set_to = {own_name(key, levers): value for key, value in values.items()}
     cells: dict[str, str] = {}
-    rows = read_rows(run.folder / "measurements.csv")
+    rows = samples_of(run.folder)
     for row in rows:
         if row.metric != name:
             continue

@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict
 
 from labkit.errors import LedgerError
 from labkit.lab.effects import NoData, Sample, by_block, effects, settled_rows
+from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Plan, Rule, read_plan, stored_hash
 from labkit.lab.record import canonical_cell
+from labkit.lab.starts import Start, read_starts, start_fault, started_rows
 from labkit.measure import statistics
 from labkit.measure.metrics import metric
 
@@ -109,27 +111,30 @@ class Verdict(BaseModel):
 
 
 def judge(
-    plan: Plan, measurements: Iterable[Sample], checks: Iterable[Gate] | None = None, *, retrospective: bool = False
-) -> Verdict:
+    plan: Plan, measurements: Iterable[Measurement], checks: Iterable[Gate] | None = None, *,
+    starts: Mapping[int, Start] | None = None, retrospective: bool = False,
+) -> Verdict:  # fmt: skip
     """Applies the plan's rule to the samples of one run.
 
     `measurements` are rows with block, cell (canonical JSON), metric and value. `checks` are the run's correctness
     gates; None leaves them out of it, while an empty list makes a timed metric invalid: a speed is worth nothing
-    unless something was checked. `retrospective` marks data older than the rule. Never raises for poor data: no
-    samples, no complete block, a failed check or a negative control that moved is the outcome *invalid*, which is
-    neither confirmed nor refuted."""
-    rule, rows = plan.rule, list(measurements)
+    unless something was checked. `starts` tells by the order of each sample which start it came from: over restarts the
+    samples of one start are one value, and without that witness there is no verdict. `retrospective` marks data older
+    than the rule. Never raises for poor data: no samples, no complete block, a failed check, a negative control that
+    moved, or restarts that did not take place is the outcome *invalid*, which is neither confirmed nor refuted."""
+    rule, rows, starts = plan.rule, list(measurements), starts or {}
     common: dict[str, Any] = {
         "rule": rule.words(), "ratio": rule.ratio, "unit": "" if rule.ratio else metric(rule.metric).unit,
         "retrospective": retrospective,
     }  # fmt: skip
     try:
-        warm, warmup = settled_rows(plan, rows)
+        kept = started_rows(plan, rows, starts) if plan.design == "restarts" else rows
+        warm, warmup = settled_rows(plan, kept)
         blocks, values = effects(rule, warm)
     except NoData as gap:
         return Verdict(outcome="invalid", strength="look", reason=str(gap), **common)
     common |= {"blocks": blocks, "values": values, "warmup": warmup}
-    fault = gate_fault(rule, checks) or control_fault(plan, rows)
+    fault = gate_fault(rule, checks) or start_fault(plan, rows, starts) or control_fault(plan, rows, starts)
     verdict = invalid(fault, values, common) if fault else settle_values(rule, values, common)
     return verdict.model_copy(update={"notices": (*verdict.notices, *anchor_notices(plan, rows))})
 
@@ -146,11 +151,12 @@ def gate_fault(rule: Rule, checks: Iterable[Gate] | None) -> str:
     return ""
 
 
-def control_fault(plan: Plan, rows: Sequence[Sample]) -> str:
+def control_fault(plan: Plan, rows: Sequence[Measurement], starts: Mapping[int, Start]) -> str:
     """Why the negative control forbids a verdict, or nothing."""
     if plan.negative_control is None:
         return ""
-    control = judge(plan.model_copy(update={"rule": plan.negative_control, "negative_control": None}), rows)
+    alone = plan.model_copy(update={"rule": plan.negative_control, "negative_control": None})
+    control = judge(alone, rows, starts=starts)
     if control.outcome in ("refuted", "invalid"):
         return f"the negative control is not the same: {control.reason}"
     return ""
@@ -293,7 +299,8 @@ def judge_folder(folder: Path) -> Verdict:
     from labkit.lab.record import read_record
 
     plan, record = read_plan(folder / "plan.json"), read_record(folder)
-    verdict = judge(plan, read_rows(folder / "measurements.csv"), record.checks, retrospective=record.retrospective)
+    rows, starts = read_rows(folder / "measurements.csv"), read_starts(folder)
+    verdict = judge(plan, rows, record.checks, starts=starts, retrospective=record.retrospective)
     notices = (*verdict.notices, *map(deviation_words, record.deviations))
     verdict = verdict.model_copy(update={"notices": notices})
     if record.plan_hash != stored_hash(folder / "plan.json"):

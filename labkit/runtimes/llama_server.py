@@ -143,6 +143,11 @@ class LlamaServer:
             self.close()
             raise
 
+    @property
+    def origin(self) -> dict[str, int]:
+        """Which process it is, for `run.measure(..., start=server)`."""
+        return {"process": self.process.pid}
+
     def _come_up(self, waiting: Callable[[float], None]) -> None:
         began = time.monotonic()
         while not self._healthy():

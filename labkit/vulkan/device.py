@@ -4,6 +4,7 @@ import collections
 import contextlib
 import functools
 import html
+import itertools
 import os
 import threading
 import weakref
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from labkit.vulkan.memory import Buffer, Pool
     from labkit.vulkan.program import Program
 
+_numbers = itertools.count(1)  # of the devices that this process opened
 _TYPES = {0: "other", 1: "integrated", 2: "discrete", 3: "virtual", 4: "cpu"}
 _PREFERENCE = {"discrete": 0, "integrated": 1, "virtual": 2, "other": 3, "cpu": 4}
 # feature bit -> why labkit needs it; without one of these a device is listed but not usable
@@ -290,6 +292,7 @@ class Device:
         self.features = frozenset(self.info.features)
         self.lock = threading.RLock()
         self.lost = False
+        self.number = next(_numbers)
         self._s = raw.Structs()
         self.ffi, self.lib = self._s.ffi, self._s.lib
         self.physical = raw.physical_devices()[self.info.index]
@@ -304,6 +307,11 @@ class Device:
         self._closed = False
 
     # what it is
+
+    @property
+    def origin(self) -> dict[str, int]:
+        """Which device of those this process opened it is: its start, for `run.measure(start=...)`."""
+        return {"device": self.number}
 
     @property
     def name(self) -> str:

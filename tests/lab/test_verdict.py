@@ -13,6 +13,7 @@ from labkit.errors import LedgerError
 from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Anchor, Plan, Rule, document_hash
 from labkit.lab.record import Check
+from labkit.lab.starts import Start
 from labkit.lab.verdict import Verdict, effect_words, judge, judge_folder, pool
 
 pytestmark = pytest.mark.quick
@@ -212,15 +213,17 @@ def test_an_anchor_that_is_missing_or_moves_by_itself_is_told() -> None:
 
 
 def test_over_restarts_each_start_settles_by_itself_and_is_one_repetition() -> None:
-    samples = []
+    samples, starts = [], {}
     for block in range(10):
         for cell, rate in ((ONE, 20.0), (EIGHT, 100.0)):
-            for place, cold in enumerate((0.3, 0.6, 1.0, 1.001, 0.999, 1.0, 1.0, 1.001)):
-                samples.append(Measurement(block, place, json.dumps(cell, separators=(",", ":")), "decode_tok_s",
+            for cold in (0.3, 0.6, 1.0, 1.001, 0.999, 1.0, 1.0, 1.001):
+                order = len(samples)
+                starts[order] = Start("1f2e3d4c", "1", "1", str(order // 8))
+                samples.append(Measurement(block, order, json.dumps(cell, separators=(",", ":")), "decode_tok_s",
                                            rate * cold * (1 + 0.002 * (block % 3)), ""))  # fmt: skip
-    only_one = [row for row in samples if not (row.cell == '{"width":1}' and row.order < 2)]
-    counted = judge(make_plan(design="restarts"), only_one, PASSED)
-    settled = judge(make_plan(design="restarts", warmup="left out"), only_one, PASSED)
+    only_one = [row for row in samples if not (row.cell == '{"width":1}' and row.order % 8 < 2)]
+    counted = judge(make_plan(design="restarts"), only_one, PASSED, starts=starts)
+    settled = judge(make_plan(design="restarts", warmup="left out"), only_one, PASSED, starts=starts)
     assert (counted.pairs, settled.pairs) == (10, 10)
     assert counted.effect is not None
     assert counted.effect < 4.5  # the cold starts of the eight are in it
