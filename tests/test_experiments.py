@@ -1,0 +1,139 @@
+"""The notebooks on other people's numbers run as they stand, on a tiny model, and say what is theirs and what is ours."""
+
+import ast
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from labkit.audit.stored import read_kept
+from labkit.lab.lever_checks import cannot_act
+from labkit.lab.record import RunRecord, read_record
+
+ROOT = Path(__file__).resolve().parents[1]
+CLAIMS = ROOT / "data" / "claims" / "r9700.csv"
+TINY = ROOT / "tests" / "data" / "tiny" / "llama-q4_1.gguf"
+
+
+def cell_of(notebook: str, name: str) -> str:
+    """The source of one cell."""
+    document = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4)
+    (source,) = (cell.source for cell in document.cells if cell.id == name)
+    return source
+
+
+def literal(source: str, name: str):
+    """The value that a cell gives to `name`, which must be a literal."""
+    (value,) = (
+        node.value for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
+    )  # fmt: skip
+    return ast.literal_eval(value)
+
+
+def run(tmp_path: Path, *arguments: str) -> tuple[RunRecord, Path]:
+    """`lab run` of a notebook in a lab of its own; its record and its folder."""
+    (tmp_path / "labkit").mkdir()
+    (tmp_path / "FINDINGS.md").write_text("# Findings\n")
+    (tmp_path / "data" / "claims").mkdir(parents=True)
+    shutil.copy(CLAIMS, tmp_path / "data" / "claims")
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    environment = {**os.environ, "LABKIT_LAB": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "labkit", "run", *arguments, "--quick", "--no-page"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (folder,) = (path for path in (tmp_path / "data" / "runs").iterdir() if not path.name.startswith("."))
+    record = read_record(folder)
+    assert record.state == "completed"
+    assert (folder / "figure.json").is_file()
+    return record, folder
+
+
+@pytest.mark.quick
+def test_the_rungs_that_admission_waves_fits_are_the_published_ones():
+    source = cell_of("admission_waves", "published")
+    pools, own = literal(source, "POOLS"), literal(source, "ladders")
+    assert {name: pool for name, (pool, _) in pools.items()} == {
+        "27B, no drafter, 250 W": 89_630, "27B, no drafter, 330 W": 115_651, "27B, DFlash2, 250 W": 58_709,
+        "9B, no drafter": 273_881, "9B, MTP": 110_649,
+    }  # fmt: skip
+    assert own == {"27B, DFlash2, 250 W": {1: 62.8, 4: 211.1, 8: 220.3, 16: 267.0, 24: 292.8, 64: 286.7}}
+    ladders: dict[str, dict[int, float]] = {name: {} for name in pools}
+    groups = literal(source, "groups")
+    with CLAIMS.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            name = groups.get((row["group"], row["power_cap_w"]))
+            if name and row["metric"] == "decode_tok_s":
+                ladders[name][int(row["streams"])] = float(row["value"])
+    assert ladders["27B, no drafter, 250 W"] == {1: 20.8, 4: 79.6, 8: 147.7, 16: 270.5, 24: 211.6, 64: 331.4}
+    assert ladders["27B, no drafter, 330 W"] == {1: 22.3, 4: 84.8, 8: 157.1, 16: 287.1, 24: 385.8, 64: 353.7}
+    assert ladders["9B, MTP"] == {1: 104.3, 8: 628.3, 16: 651.8, 30: 755.4, 60: 862.1, 64: 888.6, 90: 900.2}
+    assert ladders["9B, no drafter"] == {1: 77.9, 8: 510.7, 16: 884.2, 30: 1378.3, 60: 1915.5, 64: 1988.7, 90: 1517.4}
+
+
+@pytest.mark.quick
+def test_the_published_gains_of_ub_are_at_the_length_where_it_acts():
+    with CLAIMS.open(newline="", encoding="utf-8") as file:
+        rates = {row["id"]: float(row["value"]) for row in csv.DictReader(file)}
+    assert rates["DIS-hip-pp2048"] / rates["DIS-hip-pp2048-ub512"] == pytest.approx(1.367, abs=5e-4)
+    assert rates["DIS-vulkan-pp2048"] / rates["DIS-vulkan-pp2048-ub512"] == pytest.approx(1.217, abs=5e-4)
+    assert "one step of 512 rows" in cannot_act("ub", [512, 2048], {"prompt": 512})
+    assert cannot_act("ub", [512, 2048], {"prompt": 2048}) == ""
+
+
+@pytest.mark.quick
+def test_the_headlines_are_rows_of_the_published_record():
+    parameters = ast.parse(cell_of("claims_audit", "parameters"))
+    (headlines,) = (
+        ast.literal_eval(node.value) for node in parameters.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "headlines"
+    )  # fmt: skip
+    with CLAIMS.open(newline="", encoding="utf-8") as file:
+        sources = {row["id"]: row["source"].partition("-")[0] for row in csv.DictReader(file)}
+    assert set(headlines) <= set(sources)
+    assert {sources[name] for name in headlines} == {"AMA", "DIS", "BLU", "NIK"}
+
+
+@pytest.mark.slow
+def test_the_audit_of_claims_measures_nothing_and_enters_nothing(tmp_path: Path):
+    record, folder = run(tmp_path, "claims-audit")
+    assert record.exploratory
+    assert record.plan_hash is None
+    assert record.verdict is None
+    assert any("nothing was measured" in note for note in record.notes)
+    assert not (folder / "measurements.csv").exists()
+    assert not list((tmp_path / "data" / "ledger").glob("*.json"))
+
+
+@pytest.mark.slow
+def test_the_yardstick_has_one_step_over_the_short_prompt_and_fewer_over_the_long_one(tmp_path: Path):
+    record, folder = run(tmp_path, "yardstick", "-p", "model", str(TINY), "--no-ledger")
+    assert {check.name: check.passed for check in record.checks} == {
+        "micro-batches agree": True,
+        "log-probabilities equal NumPy's": True,
+        "the knob cannot act on the short prompt": True,
+        "the knob acts on the long prompt": True,
+    }
+    assert "the plan is refused: ub cannot act at 16, 64" in (folder / "log.txt").read_text()
+    assert record.verdict["outcome"] in ("confirmed", "refuted", "inconclusive", "invalid")
+
+
+@pytest.mark.slow
+def test_the_audit_sees_the_waves_of_the_capped_engine_and_no_others(tmp_path: Path):
+    record, folder = run(tmp_path, "admission-waves", "-p", "model", str(TINY), "--no-ledger")
+    assert all(check.passed for check in record.checks), record.checks
+    assert "the audit sees the waves" in {check.name for check in record.checks}
+    kept = read_kept(folder)
+    assert kept is not None
+    warned = {
+        notice.subject for notice in kept.audit.notices
+        if (notice.detector, notice.outcome) == ("admission-waves", "warn") and len(notice.about) == 1
+    }  # fmt: skip
+    assert warned == {"slots=2, streams=3", "slots=2, streams=4", "slots=2, streams=6"}
