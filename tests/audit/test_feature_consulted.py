@@ -56,3 +56,12 @@ def test_published_rows_tell_by_their_acceptance():
         observed("acceptance", 0.846, settings=settings, phase="decode"),
     ]
     assert {notice.outcome for notice in notices(ID, claims_of(*rows))} == {"ok"}
+
+
+def test_a_prompt_is_read_without_drafts_and_many_cells_are_one_notice(tmp_path: Path):
+    counters = [{"prompt_tokens": 512, "server": {"draft_n": 0, "draft_n_accepted": 0}}]
+    cells = [({"phase": "prefill", "streams": 1}, {"prefill_tok_s": [4000.0]}, counters)]
+    cells += [({"phase": "decode", "streams": n}, {"decode_tok_s": [21.8 * n]}, counters * n) for n in (1, 2, 4)]
+    (notice,) = notices(ID, run_of(tmp_path, cells, parameters={"draft": 3}))
+    assert notice.about == tuple(f"phase=decode, streams={n}" for n in (1, 2, 4))
+    assert notice.text.endswith("nor at 2 more cells")

@@ -42,6 +42,14 @@ def test_a_job_that_took_the_device_in_the_middle_of_a_run_warns(tmp_path: Path)
     assert notice.arithmetic == ("python (process 71): 81% of an engine during, of 2% at the most",)
 
 
+def test_readings_tell_of_it_where_the_record_does_not(tmp_path: Path):
+    readings = [{"time_s": at, "others": 1.0, "others_busy": 0.81 if at > 20 else 0.0} for at in range(30)]
+    evidence = run_of(tmp_path, [(CELL, {"decode_tok_s": [48.8]}, WINDOWS)], telemetry=readings)
+    (notice,) = notices("another-process", evidence)
+    assert notice.outcome == "warn"
+    assert "another took 81% of an engine" in notice.arithmetic[0]
+
+
 def test_a_desktop_that_only_shows_a_picture_does_not(tmp_path: Path):
     seen = met(processes=(Process(pid=7, name="Xorg", when=("before", "during", "after"), busy=0.004),))
     assert said("another-process", tmp_path, seen).outcome == "ok"

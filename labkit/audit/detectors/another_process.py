@@ -17,6 +17,12 @@ def another_process(evidence: Evidence) -> Iterator[Notice]:
     if evidence.record is None:
         return
     seen, name = evidence.record.neighbours, evidence.name
+    readings = [float(row["others_busy"]) for row in evidence.telemetry if row.get("others_busy") is not None]
+    if readings and max(readings) >= BUSY_SHARE and (seen is None or not any(busy_lines(seen))):
+        line = f"in one of {len(readings)} readings another took {max(readings):.0%} of an engine, of {BUSY_SHARE:.0%} at the most"
+        text = f"{name} shared its device with another process"
+        yield Notice(outcome="warn", text=text, subject=name, arithmetic=(line,))
+        return
     if seen is None or not seen.sources:
         why = f": {'; '.join(seen.unseen)}" if seen is not None and seen.unseen else ""
         text = f"whether {name} had its device to itself is not known{why}"

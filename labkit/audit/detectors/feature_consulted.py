@@ -21,6 +21,7 @@ class Feature:
     settings: tuple[str, ...]
     consulted: tuple[str, ...]
     worked: tuple[str, ...]
+    not_in: tuple[str, ...] = ("operation",)  # phases in which nobody asks for it
 
 
 FEATURES = (
@@ -31,6 +32,7 @@ FEATURES = (
             "accepted_tokens", "accepted", "draft_n_accepted", "server.draft_n_accepted", "accepted_per_step",
             "acceptance",
         ),
+        ("operation", "prefill"),
     ),
     Feature(
         "the prefix cache", ("prefix_cache", "prefix_caching", "cache_prompt", "prompt_cache"),
@@ -49,10 +51,22 @@ def feature_consulted(evidence: Evidence) -> Iterator[Notice]:
     for one in evidence.observations:
         alike.setdefault(sort_of(one, evidence), []).append(one)
     for feature in FEATURES:
+        found: list[Notice] = []
         for one in evidence.observations:
             said = on(feature, {**parameters, **one.settings, **one.knobs})
-            if said and one.phase != "operation":
-                yield judge(feature, said, one, alike[sort_of(one, evidence)])
+            if said and one.phase not in feature.not_in:
+                found.append(judge(feature, said, one, alike[sort_of(one, evidence)]))
+        yield from (notice for notice in found if notice.outcome != "fail")
+        yield from together_as_one([notice for notice in found if notice.outcome == "fail"])
+
+
+def together_as_one(failed: list[Notice]) -> Iterator[Notice]:
+    """The fails on one feature as one notice, for they have one cause."""
+    for first in failed[:1]:
+        more = f", nor at {len(failed) - 1} more cells" if len(failed) > 1 else ""
+        lines = tuple(dict.fromkeys(line for notice in failed for line in notice.arithmetic))
+        about = tuple(dict.fromkeys(subject for notice in failed for subject in notice.about))
+        yield first.model_copy(update={"text": first.text + more, "arithmetic": lines, "about": about})
 
 
 def on(feature: Feature, settings: Mapping[str, Any]) -> str:
@@ -86,7 +100,7 @@ def judge(feature: Feature, said: str, one: Observation, together: list[Observat
     if value > 0 or name not in feature.consulted or name in feature.worked:
         text = f"{one.subject}: {feature.name} was on and came to nothing: no effect of it should be claimed"
         return Notice(outcome="ok", text=text, subject=one.subject, about=about, arithmetic=lines)
-    text = f"{one.subject} says {said}, and {feature.name} was never consulted: it was off"
+    text = f"{one.subject} says {said}, and {feature.name} was off: it was never consulted"
     return Notice(outcome="fail", text=text, subject=one.subject, about=about, arithmetic=lines)
 
 

@@ -1,7 +1,7 @@
 """Lever without effect: a lever was set to other values, and its declared witness did not move."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labkit.audit.evidence import Evidence, Observation
@@ -13,6 +13,7 @@ from labkit.lab.levers import LEVERS, Lever, find_lever, known_levers, workload
 
 FULL = ("acceptance", (1.0,))  # a share that is at its end at both values cannot tell them apart
 SHOWN = 4
+Pair = tuple[Observation, Observation]
 
 
 @detector(
@@ -27,6 +28,7 @@ def lever_witness(evidence: Evidence) -> Iterator[Notice]:
     levers = levers_of(evidence)
     control = list(pairs_of(evidence, "negative_control"))
     ruled = list(pairs_of(evidence, "rule"))
+    still: dict[str, list[tuple[Pair, Any]]] = {}
     moved: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
     for pair in evidence.read_against():
@@ -43,11 +45,15 @@ def lever_witness(evidence: Evidence) -> Iterator[Notice]:
             elif readings[0] != readings[1]:
                 moved.setdefault(name, []).extend(cells)
             else:
-                yield unmoved(name, found, pair, readings[0], pair in ruled or evidence.plan is None, levers, evidence)
+                still.setdefault(name, []).append((pair, readings[0]))
+    for name, pairs in still.items():
+        lever = find_lever(name, levers)
+        assert lever is not None
+        yield unmoved(name, lever, sorted(pairs, key=lambda one: one[0] not in ruled), ruled, levers, evidence)
     for name, cells in moved.items():
         lever = find_lever(name, levers)
         assert lever is not None
-        text = f"{name} moved its witness ({lever.witness.read}) wherever it was varied"
+        text = f"{name} moved its witness ({lever.witness.read})"
         about = tuple(dict.fromkeys(cells))
         yield Notice(outcome="ok", text=text, subject=evidence.name, about=about)
     for name, cells in unknown.items():
@@ -146,20 +152,25 @@ def most_together(pair: tuple[Observation, Observation]) -> tuple[Any, Any] | No
 
 
 def unmoved(
-    name: str, lever: Lever, pair: tuple[Observation, Observation], reading: Any, ruled: bool, levers: Mapping[str, Lever],
+    name: str, lever: Lever, pairs: Sequence[tuple[Pair, Any]], ruled: Sequence[Pair], levers: Mapping[str, Lever],
     evidence: Evidence,
 ) -> Notice:  # fmt: skip
-    """The notice on a lever that did nothing between two cells."""
+    """The notice on a lever that did nothing between the cells of these pairs, those of the rule first."""
     parameters = evidence.record.parameters if evidence.record is not None else {}
-    values = [one.knobs.get(name) for one in pair]
-    at = workload(parameters, without(pair[0].knobs, name), levers=levers)
-    why = cannot_act(name, values, at, levers)
-    lines = [f"{one.subject}: {lever.witness.name} {words(reading)}" for one in pair]
-    lines += [why] if why else []
-    text = f"{name} was set to {values[0]} and to {values[1]}, and its witness ({lever.witness.name}) did not move"
-    about = tuple(one.subject for one in pair)
-    outcome = "fail" if ruled else "warn"
-    return Notice(outcome=outcome, text=text, subject=pair[0].subject, about=about, arithmetic=tuple(lines))  # type: ignore[arg-type]
+    lines: list[str] = []
+    for pair, reading in pairs[:SHOWN]:
+        at = workload(parameters, without(pair[0].knobs, name), levers=levers)
+        why = cannot_act(name, [one.knobs.get(name) for one in pair], at, levers)
+        lines += [f"{one.subject}: {lever.witness.name} {words(reading)}" for one in pair]
+        lines += [why] if why else []
+    first = pairs[0][0]
+    more = f", nor between {len(pairs) - 1} more pairs of cells" if len(pairs) > 1 else ""
+    set_to = f"{first[0].knobs.get(name)} and to {first[1].knobs.get(name)}"
+    text = f"{name} was set to {set_to}, and its witness ({lever.witness.name}) did not move{more}"
+    about = tuple(dict.fromkeys(one.subject for pair, _ in pairs for one in pair))
+    outcome = "fail" if first in ruled else "warn"
+    lines = list(dict.fromkeys(lines))
+    return Notice(outcome=outcome, text=text, subject=first[0].subject, about=about, arithmetic=tuple(lines))  # type: ignore[arg-type]
 
 
 def words(reading: Any) -> str:

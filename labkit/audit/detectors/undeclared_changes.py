@@ -56,6 +56,10 @@ def undeclared_changes(evidence: Evidence) -> Iterator[Notice]:
             yield Notice(outcome="ok", text=said, subject=one.subject, about=about, arithmetic=lines)
         else:
             clean += (one.subject, other.subject)
+    if evidence.plan is not None and evidence.plan.rule.against is not None and not any(evidence.read_against()):
+        said = f"the cells that the plan of {evidence.name} compares were not both measured"
+        missing = ("samples of both cells",)
+        yield Notice(outcome="not assessable", text=said, subject=evidence.name, missing=missing)
     if clean:
         said = f"cells of {evidence.name} that are read against each other differ in what is declared"
         yield Notice(outcome="ok", text=said, subject=evidence.name, about=tuple(dict.fromkeys(clean)))
