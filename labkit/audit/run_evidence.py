@@ -18,7 +18,7 @@ from labkit.lab.lever_checks import witness_of
 from labkit.lab.levers import known_levers
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import cell_words, read_plan
-from labkit.lab.record import RunRecord, canonical_cell, read_record
+from labkit.lab.record import IMPORTED, RunRecord, canonical_cell, read_record
 
 STREAMS = ("streams", "width", "batch", "concurrency")
 PROMPTS, DEPTHS, OUTPUTS = ("prompt", "prompt_tokens"), ("depth",), ("generate", "tokens", "max_tokens")
@@ -89,31 +89,35 @@ def observe(
     quantisation = text_of(knobs, QUANTS, record.parameters) or only_type(record.model)
     settings = {name: value for name, value in knobs.items() if name not in TAKEN}
     card = (record.device or {}).get("card")
+    theirs = record.experiment == IMPORTED  # of another tool: what its file and its importer do not say is not known
+    told = record.parameters | knobs if theirs else knobs
+    cap = number_in(card, ("power_limit_w",)) if isinstance(card, Mapping) else None
     return Observation(
         subject=cell_words(knobs),
         group=record.id,
         metrics=metrics,
         samples={name: tuple(found) for name, found in samples.items()},
-        phase=phase_of(knobs, metrics),
+        phase=phase_of(told, metrics),
         device=device,
         device_name=str((record.device or {}).get("name") or "") or None,
         model=text_of(knobs, ("model",), {}) or (record.model or {}).get("name"),
         quantisation=quantisation,
         bytes_per_weight=format_bytes(quantisation),
+        active_params=number_in(told, ("active_params",)),
         pass_bytes=pass_bytes_of(samples),
         flops_per_token=flops_per_token_of(samples),
         operand_bits=operand_bits(quantisation),
-        backend=text_of(knobs, BACKENDS, {}) or "labkit",
-        streams=number_in(knobs, STREAMS) or counted_streams(requests),
+        backend=text_of(told, BACKENDS, {}) or (None if theirs else "labkit"),
+        streams=number_in(told, STREAMS) or (None if theirs else counted_streams(requests)),
         slots=number_in(knobs, ("slots",)) or number_in(record.parameters, ("slots",)),
         tokens_per_pass_max=tokens_per_pass(record, knobs),
-        depth=number_in(knobs, DEPTHS),
-        prompt_tokens=number_in(knobs, PROMPTS),
+        depth=number_in(told, DEPTHS),
+        prompt_tokens=number_in(told, PROMPTS),
         output_tokens=number_in(knobs, OUTPUTS) or number_in(record.parameters, OUTPUTS),
         cache=cache_of(requests, text_of(knobs, ("cache",), record.parameters)),
         memory_mhz=metrics.get("memory_mhz"),
         core_mhz=metrics.get("core_mhz"),
-        power_cap_w=number_in(card, ("power_limit_w",)) if isinstance(card, Mapping) else None,
+        power_cap_w=number_in(told, ("power_cap_w",)) if cap is None else cap,
         power_w=metrics.get("power_w"),
         measured_gb_s=measured[0],
         measured_tflop_s=fitting_rates(measured[1], operand_bits(quantisation)),
@@ -121,7 +125,7 @@ def observe(
         settings=settings,
         knobs=knobs,
         requests=requests,
-        source="this lab",
+        source=str(record.parameters.get("format") or IMPORTED) if theirs else "this lab",
         date=record.started,
     )
 
@@ -148,6 +152,8 @@ def phase_of(knobs: Mapping[str, Any], metrics: Mapping[str, float]) -> Phase | 
         return "operation"
     if knobs.get("phase") == "prefill":
         return "prefill"
+    if knobs.get("phase") == "mixed":
+        return "mixed"
     if knobs.get("phase") == "decode" or {"decode_tok_s", "stream_tok_s", "tpot_s"} & set(metrics):
         return "decode"
     return "prefill" if {"prefill_tok_s", "ttft_s"} & set(metrics) else None
@@ -208,11 +214,12 @@ def fitting_rates(rates: Mapping[str, float], operand_bits: int | None) -> dict[
 
 
 def tokens_per_pass(record: RunRecord, knobs: Mapping[str, Any]) -> float | None:
-    """Most tokens a stream gets from one pass: one more than are drafted; one where nothing says that any are."""
+    """Most tokens a stream gets from one pass: one more than are drafted; one where nothing says that any are, but not of
+    an imported run, whose tool may have drafted without saying so."""
     names = ("draft", "drafts", "k", "speculation")
     given = [value for name in names for value in (knobs.get(name), record.parameters.get(name)) if value is not None]
     if not given:
-        return 1.0
+        return None if record.experiment == IMPORTED else 1.0
     numbers = [float(value) for value in given if isinstance(value, int | float) and not isinstance(value, bool)]
     return max(numbers) + 1 if numbers and len(numbers) == len(given) else None
 

@@ -18,6 +18,7 @@ from labkit.measure.neighbours import Neighbours
 
 State = Literal["running", "completed", "failed", "crashed", "killed", "timed-out", "stopped-early"]
 SCHEMA = 1
+IMPORTED = "imported"  # the experiment of a run that was made of another tool's file
 MOST_RECORD_BYTES = 64 << 20
 STATES: tuple[str, ...] = get_args(State)
 FINAL_STATES = tuple(state for state in STATES if state != "running")

@@ -1,0 +1,1 @@
+"""Readers of what other tools measured, one file a format; each declares itself with `@importer`."""
