@@ -54,6 +54,7 @@ def entry_text(entry: Entry, book: Book) -> str:
             ("Does not count", "; ".join(invalid_words(item) for item in entry.invalid)),
             ("Left out", left_out(newest)),
             ("Notices", md("; ".join(newest.verdict.notices))),
+            ("Audit", md("; ".join(newest.audit))),
             *(("Waived", md(f"{w.fault} of {w.run}, {w.day}: {w.reason}")) for w in entry.waivers),
             *(("Correction", md(f"{c.day}: {c.text}")) for c in entry.corrections),
             *elsewhere_lines(entry, book),

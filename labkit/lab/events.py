@@ -113,6 +113,7 @@ class EntryEvent(Event):
     coverage: Coverage | None = None  # None in events of versions that did not keep it; see `CoverageEvent`
     attempts: Attempts | None = None  # before this one at its question; None in events of versions that did not count
     imported_sha256: str = ""  # of the archive it came in, for a run measured elsewhere
+    audit: tuple[str, ...] = ()  # the troubles that the audit saw when it was entered, root causes alone
 
 
 class CoverageEvent(Event):

@@ -119,16 +119,17 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
     shown = [number for number in numbers if number.metric == plan.rule.metric and number.cell in planned]
     faults: tuple[str, ...] = ()
     starts = read_starts(folder)
+    from labkit.audit.stored import run_audit
+
+    audited = run_audit(folder, store=False)
     if (
         verdict.outcome == "invalid"
         and judge(plan, rows, starts=starts).outcome != "invalid"
         and record.plan_hash == plan_hash
     ):
-        from labkit.audit.stored import run_audit
-
         if judge(plan, rows, record.checks, starts=starts).outcome == "invalid":
             faults = tuple(check.name for check in record.checks if not check.passed) or (UNCHECKED,)
-        faults += run_audit(folder, store=False).failed
+        faults += audited.failed
     return EntryEvent(
         utc=utc,
         run=record.id,
@@ -146,6 +147,7 @@ def entry_event(record: RunRecord, folder: Path, utc: str = "") -> EntryEvent:
         measurements_sha256=sha256_file(folder / "measurements.csv") if rows else "",
         coverage=coverage_of(record, plan, folder),
         imported_sha256=archive_of(folder),
+        audit=tuple(f"{one.root.detector} ({one.outcome}): {one.root.text}" for one in audited.groups()),
     )
 
 

@@ -70,6 +70,19 @@ def test_an_honest_run_is_audited_and_stands(lab: ThrowawayLab) -> None:
     assert verify(lab.root).sound
 
 
+def test_what_the_audit_warns_of_stands_on_the_entry(lab: ThrowawayLab) -> None:
+    """A tenth more than the times of the steps allow: too little to be sure of, with means over other windows."""
+    text = (lab.root / "notebooks" / "ladder.ipynb").read_text()
+    (lab.root / "notebooks" / "ladder.ipynb").write_text(text.replace("step_ms=step_ms", "tpot_s=step_ms / 1e3"))
+    done = lab.lab("run", "ladder", "-p", "factor", "1.1", "--no-page")
+    assert done.returncode == 0, done.stderr
+    (notice,) = kept(lab.only_run()[1]).groups()
+    assert (notice.outcome, notice.root.detector) == ("warn", "littles-law")
+    entry = (lab.root / "FINDINGS.md").read_text()
+    assert f"- **Audit**: littles-law (warn): {notice.root.text}" in entry
+    assert verify(lab.root).sound
+
+
 def test_an_impossible_run_ends_with_3_and_is_no_finding_until_somebody_says_why_it_counts(lab: ThrowawayLab) -> None:
     done = lab.lab("run", "ladder", "-p", "factor", "1.5", "--no-page")
     assert done.returncode == 3, done.stderr
