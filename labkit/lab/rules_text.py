@@ -45,7 +45,7 @@ def shown(one: Enforcer) -> str:
         return f"a person, who {one.name}"
     if one.kind == "test":
         file, _, name = one.name.partition("::")
-        return f"the test [`{name}`]({file})"
+        return f"the test [{name.removeprefix('test_').replace('_', ' ')}]({file})"
     if one.kind == "verb":
         return f"`lab {one.name}`"
     if one.kind == "detector":
