@@ -17,8 +17,12 @@ def command(old: str, new: str, metric: str | None, as_json: bool) -> None:
     """Compare two runs, NEW over OLD, at every cell they share. The start or the end of an id is enough.
 
     Runs whose blocks were measured in turns are paired by block. All others are one session each: their intervals are
-    wider, by how far sessions of the same scope lie apart. Another driver or build on the same card is judged only with
-    an anchor that has five earlier sessions. Everything that differs is listed, and bounds what may be claimed.
+    wider, by how far sessions of the same scope lie apart. Everything that differs is listed, and bounds what may be
+    claimed.
+
+    Another driver or build on the same card is judged only beside an anchor, a pinned kernel that both runs measured and
+    that five earlier runs under the old driver did too: labkit.lab.anchor.stream_anchor() goes into the plan, and
+    measure_anchor(run, device, block) into each block. Where it moved, or has too few sessions, the word is undecided.
     """
     import json
 
@@ -57,6 +61,8 @@ def text(found: "Comparison") -> str:
     lines += [
         f"  spread between sessions: {basis}" for basis in dict.fromkeys(c.spread for c in found.cells if c.spread)
     ]
+    if found.upgrade and found.anchor is not None and not found.anchor.holds:
+        lines.append("anchor: does not hold, so nothing is judged across the upgrade")
     if found.anchor is not None and found.anchor.holds:
         low, high = found.anchor.low, found.anchor.high
         lines.append(

@@ -142,6 +142,8 @@ class Rule(Declared):
 class Anchor(Declared):
     """What a driver or engine upgrade must leave alone: a metric of a pinned kernel, measured at `cell` once a block.
 
+    `labkit.lab.anchor.stream_anchor()` makes the one there always is, and `measure_anchor(run, device, block)` measures
+    it. Five completed runs before an upgrade, and one after: then `lab compare BEFORE AFTER` tells faster from slower.
     `pinned` says what is fixed about it (the hash of its SPIR-V, say): anchors of equal declaration are one anchor, and
     their earlier sessions on a device tell how far the next may lie. `cell` is no cell of the plan. ParameterError for
     what nobody could find again."""
@@ -160,6 +162,10 @@ class Anchor(Declared):
     @classmethod
     def _plain_cell(cls, value: Any) -> Any:
         return checked_cell(value)
+
+    def words(self) -> str:
+        """`read_gb_s at anchor=read stream, pinned to spv/read_stream.spv 3fa9...`."""
+        return f"{self.metric} at {cell_words(self.cell)}, pinned to {self.pinned}"
 
     @field_validator("pinned")
     @classmethod

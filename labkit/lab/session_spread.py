@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from labkit.errors import LabError
+from labkit.lab.conditions import driver_words as without_raw_version
 from labkit.lab.effects import by_block, centre
 from labkit.lab.folder import runs_folder
 from labkit.lab.lab import StoredRun
@@ -20,6 +21,8 @@ from labkit.lab.scope import build_words, driver_words, model_words, shape_of
 from labkit.measure import statistics
 
 SESSIONS_NEEDED = 5
+HOW = "Plan(anchor=stream_anchor()) and measure_anchor(run, device, block) in each block, both of labkit.lab.anchor"
+MEASURING = "labkit.lab.anchor.measure_anchor(run, device, block) does, once a block"
 ASSUMED = 0.02  # standard deviation of a session's logarithm, the upper end of what is common, where nothing is known
 MANY = 10_000  # degrees of freedom of what is assumed
 
@@ -164,22 +167,36 @@ def spread_of(known: History, old: StoredRun, new: StoredRun, name: str, cells: 
 
 
 def check_anchor(known: History, old: StoredRun, new: StoredRun) -> AnchorCheck:
-    """Whether the anchor of two runs lies, in the later of them, where its earlier sessions predict it.
+    """Whether the anchor of two runs, whichever is given first, lies in the later where its earlier sessions predict it.
 
     Its history are the completed runs before the later one that measured the same anchor on the same device under the
     driver of the earlier one; at least five, else it does not hold."""
     first, last = sorted((old, new), key=lambda run: (run.record.started, run.record.id))
     anchors: list[Anchor] = [plan.anchor for run in (old, new) if (plan := plan_of(run)) is not None and plan.anchor]
     if len(anchors) < 2 or anchors[0].essence() != anchors[1].essence():
-        why = "no anchor was measured in both" if len(anchors) < 2 else "the two runs have different anchors"
+        why = "no anchor was measured in both"
+        if len(anchors) < 2:
+            without = [run.record.id for run in (old, new) if (plan := plan_of(run)) is None or plan.anchor is None]
+            why += f": {' and '.join(without)} declared none. For the next upgrade, {HOW}"
+        else:
+            why = (
+                f"the two runs have different anchors, {' and '.join(anchor.words() for anchor in anchors)}: each has a "
+                f"history of its own"
+            )
         return AnchorCheck("", 0, None, None, None, why)
     anchor = anchors[0]
     values = known.of_anchor(anchor, first.record, last.record)
     value = known.middle(last, anchor.metric, canonical_cell(anchor.cell))
     if value is None:
-        return AnchorCheck(anchor.metric, len(values), None, None, None, f"{last.record.id} did not measure its anchor")
+        return AnchorCheck(
+            anchor.metric, len(values), None, None, None, f"{last.record.id} did not measure its anchor; {MEASURING}"
+        )
     if len(values) < SESSIONS_NEEDED:
-        why = f"its anchor has {len(values)} of the {SESSIONS_NEEDED} earlier sessions on this device and driver"
+        driver, lacking = without_raw_version(driver_words(first.record.device)), SESSIONS_NEEDED - len(values)
+        why = (
+            f"its anchor has {len(values)} of the {SESSIONS_NEEDED} earlier sessions on this device and driver ({driver}): "
+            f"measure it in {lacking} more completed run{'s' * (lacking > 1)} there, then once more after the upgrade"
+        )
         return AnchorCheck(anchor.metric, len(values), value, None, None, why)
     found = statistics.prediction_interval(np.log(values)).exp()
     assert found.low is not None
@@ -188,6 +205,7 @@ def check_anchor(known: History, old: StoredRun, new: StoredRun) -> AnchorCheck:
     spread = Spread(sd, len(values) - 1, len(values), f"from {len(values)} sessions of the anchor")
     moved = "" if found.low <= value <= found.high else (
         f"its anchor moved too: {anchor.metric} is {value:.4g}, its {len(values)} sessions predict {found.low:.4g} to "
-        f"{found.high:.4g}"
+        f"{found.high:.4g}. What changed reaches further than the upgrade (clocks, cooling, another program), or the "
+        f"upgrade moves every kernel"
     )  # fmt: skip
     return AnchorCheck(anchor.metric, len(values), value, found.low, found.high, moved, spread)

@@ -221,7 +221,10 @@ def anchor_notices(plan: Plan, rows: Sequence[Sample]) -> tuple[str, ...]:
     values = by_block(rows, plan.anchor.metric, canonical_cell(plan.anchor.cell))
     series = [values[block] for block in sorted(values)]
     if not series:
-        return ("its anchor was not measured: it cannot be compared across an upgrade",)
+        return (
+            "its anchor was not measured, so it cannot be compared across an upgrade: "
+            "labkit.lab.anchor.measure_anchor(run, device, block) once a block",
+        )
     if statistics.positive(series) and statistics.trend_alarm(np.log(series)) is not None:
         return ("its anchor moved through the session: something else on the machine changed",)
     return ()
