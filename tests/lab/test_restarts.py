@@ -11,19 +11,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ledger_runs import DEVICE, make_plan
+from ledger_runs import DEVICE, make_lab, make_plan
 
 from labkit.engine.engine import Engine
 from labkit.errors import ParameterError, RunError
+from labkit.lab.export import export_run
+from labkit.lab.importing import import_run
 from labkit.lab.lab import Lab, _open_runs
 from labkit.lab.lever_checks import check_plan
 from labkit.lab.levers import ANEW, LEVERS, OWN_FILE, known_levers, lever
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import Plan
+from labkit.lab.publish import publish_run
 from labkit.lab.recheck import verify
 from labkit.lab.record import Check, canonical_cell, read_record
 from labkit.lab.starts import FILE, Start, read_starts, samples_of, start_of
-from labkit.lab.verdict import Verdict, judge
+from labkit.lab.verdict import Verdict, judge, judge_folder
 from labkit.models.shapes import ShapeModel
 from labkit.vulkan.device import Device
 
@@ -400,6 +403,25 @@ def test_a_run_whose_engines_were_made_once_is_invalid_and_its_samples_are_kept(
     assert len(read_rows(folder / "measurements.csv")) == 60
     assert {row.block for row in samples_of(folder)} == {0}
     assert verify(lab.root).faults == ()
+
+
+def test_an_exported_run_takes_its_starts_along_and_is_judged_by_them(lab: Lab, tmp_path: Path) -> None:
+    folder = measured(lab, new_in_each_block=True)
+    archive = export_run(folder, tmp_path / "run.zip")
+    assert FILE in archive.files
+    other = make_lab(tmp_path / "other")
+    import_run(other, archive.path)
+    [there] = (other / "data" / "runs").glob("*-batch-decode-*")
+    assert read_starts(there) == read_starts(folder)
+    verdict = judge_folder(there)
+    assert (verdict.outcome, verdict.pairs) == ("confirmed", 10)
+
+
+def test_a_page_shows_no_number_that_its_rows_alone_do_not_give(lab: Lab) -> None:
+    page = publish_run(lab.root, measured(lab, new_in_each_block=False)).read_text()
+    assert "all 10 blocks come from engine 1" in page
+    assert "block by block" not in page
+    assert "block by block" in publish_run(lab.root, measured(lab, new_in_each_block=True)).read_text()
 
 
 def test_promoting_what_was_measured_over_restarts_plans_restarts(lab: Lab) -> None:
