@@ -18,7 +18,7 @@ from labkit.lab.folder import close_dead_runs, runs_folder
 from labkit.lab.kernel import make_scratch, remove_scratch, with_labkit
 from labkit.lab.lab import Lab, StoredRun
 from labkit.lab.parameters import set_parameters
-from labkit.lab.record import RunRecord, read_record
+from labkit.lab.record import IMPORTED, RunRecord, read_record
 from labkit.lab.redact import SECRET
 from labkit.lab.runner import Assignment
 
@@ -86,7 +86,8 @@ def resume_run(
 def stored_experiment(lab: Lab, record: RunRecord) -> Experiment:
     """The notebook a stored run was made with. RunError when the run was made by hand or the notebook is gone."""
     if record.notebook is None:
-        raise RunError(f"{record.id} was made by hand in a notebook; there is no notebook to run again")
+        made = "imported from another tool's file" if record.experiment == IMPORTED else "made by hand in a notebook"
+        raise RunError(f"{record.id} was {made}; there is no notebook to run again")
     path = lab.root / record.notebook
     return find_experiment(lab.root, str(path) if path.is_file() else record.experiment)
 

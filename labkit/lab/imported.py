@@ -16,6 +16,7 @@ from labkit.lab.capture import sha256_file
 from labkit.lab.folder import NEW, hash_artefacts, runs_folder
 from labkit.lab.importers.document import Document, read_document
 from labkit.lab.importers.registry import Contents, Importer, importer_of
+from labkit.lab.importers.times import moment
 from labkit.lab.measurements import Measurement, append_rows, append_text, checked_value
 from labkit.lab.record import IMPORTED, Host, RunRecord, canonical_cell, read_record, write_atomic
 from labkit.lab.redact import Redactor, is_secret_name
@@ -55,11 +56,9 @@ class Told:
         text = self.settings.get("started")
         if text is None:
             return None
-        try:
-            found = datetime.fromisoformat(str(text))
-            found = found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-        except (ValueError, OverflowError):
-            raise ParameterError(f"started is {str(text)[:60]!r}; give a time such as 2026-12-01T10:00:00Z") from None
+        found = moment(str(text))
+        if found is None:
+            raise ParameterError(f"started is {str(text)[:60]!r}; give a time such as 2026-12-01T10:00:00Z")
         return found
 
     @property

@@ -162,7 +162,7 @@ def device_of(rows: Sequence[Node]) -> tuple[dict[str, Any] | None, str]:
         return ({"name": processor, "type": "cpu", "backends": backends} if processor else None), ""
     if any(row.at("n_gpu_layers").number(-1e9) == 0 for row in rows):
         return None, f"device: {card or 'a card'} was there, but rows put no layer on it (n_gpu_layers 0)"
-    return ({"name": card, "backends": backends} if card else None), ""
+    return ({"name": card} | ({"backends": backends} if backends else {}) if card else None), ""
 
 
 def model_of(row: Node) -> dict[str, Any] | None:

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from labkit.lab.importers.document import Document, Node
 from labkit.lab.importers.llama_bench import common
 from labkit.lab.importers.registry import Contents, Measured, importer
 from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.times import moment
 
 NEEDED = ("duration", "completed", "total_output_tokens", "request_throughput", "output_throughput")
 # What the summary says, in our metrics, with what makes their unit ours. Its TPOT leaves out the first token, as ours.
@@ -147,7 +148,8 @@ def time_of(record: Node) -> datetime | None:
     text = record.at("date").text()
     if text is None:
         return None
-    try:
-        return datetime.strptime(text, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
-    except ValueError:
-        raise record.at("date").fault(f"is {text[:40]!r}, where a date such as 20261201-100000 is expected") from None
+    day, _, time = text.partition("-")
+    found = moment(f"{day}T{time}") if len(day) == 8 and len(time) == 6 else None
+    if found is None:
+        raise record.at("date").fault(f"is {text[:40]!r}, where a date such as 20261201-100000 is expected")
+    return found

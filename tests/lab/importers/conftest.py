@@ -1,14 +1,15 @@
 """What the tests of importers share: a lab of their own, the sample files, and what a folder of runs holds."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from labkit.cli import lab as lab_command
+from labkit.cli import main
 
 SAMPLES = Path(__file__).resolve().parents[2] / "data" / "imported"
 
@@ -31,9 +32,18 @@ def samples() -> Path:
 
 
 @pytest.fixture
-def call() -> Callable[..., Result]:
-    """The command line, in this process."""
-    return lambda *words: CliRunner().invoke(lab_command, [str(word) for word in words])
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """The command line, in this process: its exit code, what it wrote on stdout, and on stderr."""
+
+    def run(*words: object) -> SimpleNamespace:
+        monkeypatch.setattr(sys, "argv", ["lab", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return SimpleNamespace(exit_code=ended.value.code or 0, stdout=said.out, stderr=said.err)
+
+    return run
 
 
 @pytest.fixture
