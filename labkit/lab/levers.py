@@ -201,7 +201,7 @@ def as_set(value: Any, at: At) -> tuple[Any, str]:
 
 def by_itself(at: At) -> str:
     """Why the type of the weights can take turns where one product is measured by itself."""
-    alone = any(name in at for name in ("matrices", "kernel", "rows")) and "width" not in at
+    alone = any(name in at for name in ("matrices", "kernel", "rows"))
     return "a product by itself has its own matrix for each type, and no engine" if alone else ""
 
 
