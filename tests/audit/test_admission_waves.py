@@ -60,3 +60,14 @@ def test_requests_say_how_many_held_a_slot_at_once():
     assert notice.outcome == "warn"
     assert "23 of 24 streams" in notice.text
     assert [notice.outcome for notice in notices(ID, with_requests(24))] == ["ok"]
+
+
+def test_a_cell_is_warned_of_once_by_what_is_surest():
+    rows = with_requests(12).requests
+    cell = observed(
+        "decode_tok_s", 100.0, "width=24", streams=24.0, slots=12.0, requests=rows,
+        metrics={"decode_tok_s": 100.0, "stream_min_tok_s": 5.0, "stream_max_tok_s": 11.0},
+    )  # fmt: skip
+    (notice,) = notices(ID, Evidence("run", "a run", (cell,), requests=rows))
+    assert notice.outcome == "warn"
+    assert "12 of 24 streams were resident at once" in notice.text

@@ -13,17 +13,19 @@ SPREAD = 1.5  # between the fastest and the slowest stream, beyond what one batc
 LIKE = 1.1
 
 
-@detector("admission-waves", 5, version=1, title="Admission waves", explains=("repetitions",))
+@detector("admission-waves", 5, version=2, title="Admission waves", explains=("repetitions",))
 def admission_waves(evidence: Evidence) -> Iterator[Notice]:
-    """How many streams were resident at once: by the requests' own times, by the slots there were, or by how far the
+    """How many streams were resident at once: by the requests' own times, else by the slots there were, else by how far the
     fastest stream is from the slowest (n streams in w waves: the fastest is w times as fast). Fewer than were offered
     warns: what is measured then is the queue, and comparing such cells compares residents."""
     known: dict[str, float] = {}
     for one in evidence.observations:
-        for notice, streams in (*by_requests(one), *by_slots(one)):
+        for notice, streams in [*by_requests(one)] or [*by_slots(one)]:
             known[one.subject] = streams
             yield notice
     for slowest, fastest in spreads(evidence):
+        if {slowest.subject, fastest.subject} <= known.keys():
+            continue  # counted already, which is surer than a spread
         notice, streams = by_spread(slowest, fastest)
         known[slowest.subject] = known[fastest.subject] = streams
         yield notice
