@@ -150,7 +150,7 @@ rule(
 )  # fmt: skip
 rule(
     "own-prompts", "Measuring",
-    "Prompts of a run share no beginning, unless their cell is declared warm.",
+    "No token of a timed prompt was found in a cache, unless its cell is declared warm; random prompts never begin alike.",
     "A prompt found in a cache is not read, and its rate is no rate.",
     ("check", "labkit.measure.bench.settings.Prompts.take"), ("detector", "shared-prefix"), published=(8, 26),
 )  # fmt: skip
