@@ -106,10 +106,11 @@ def check_design(plan: "Plan", varied: Iterable[str], parameters: At, levers: Ma
                 f"of their own, both with Plan(anchor=labkit.lab.anchor.stream_anchor()), then `lab compare BEFORE AFTER`"
             )
         if needs and plan.design == "interleaved":
+            anew = ANEW[next(each for each in ANEW if each in needs)]
             raise ParameterError(
                 f"the plan is refused: {name} acts by restart, and in turns every repetition would be of one start. It "
-                f"needs {ANEW[next(each for each in ANEW if each in needs)]}. Say Plan(design='restarts'), make it anew "
-                f"for each cell of each block, and hand it over: run.measure(cell, block, start=engine, ...)"
+                f'needs {anew}. Say Plan(design="restarts"), make it anew for each cell of each block, and '
+                f"hand it over: run.measure(cell, block, start=engine, ...)"
             )
 
 
