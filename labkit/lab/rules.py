@@ -131,6 +131,7 @@ rule(
     "over-restarts", "Measuring",
     "A lever that needs a restart is compared over restarts, and a restart is one repetition.",
     "Samples of one start share its luck: memory placement, what was compiled.",
+    ("check", "labkit.lab.lever_checks.check_design"), ("check", "labkit.lab.starts.start_fault"),
     ("field", "labkit.lab.plan.Plan.design"), ("check", "labkit.lab.effects.effects"),
     ("test", "tests/measure/test_verdict_rates.py::"
      "test_over_restarts_a_restart_is_one_repetition_since_its_samples_share_its_luck"),
