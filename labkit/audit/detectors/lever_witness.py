@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.detectors.admission_waves import most_at_once
+from labkit.audit.evidence import Evidence, Observation, Request
 from labkit.audit.notice import Notice
 from labkit.audit.physics import number
 from labkit.audit.registry import detector
@@ -17,7 +18,7 @@ Pair = tuple[Observation, Observation]
 
 
 @detector(
-    "lever-witness", 2, version=1, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
+    "lever-witness", 2, version=2, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
 )
 def lever_witness(evidence: Evidence) -> Iterator[Notice]:
     """The declared witness of each lever (a program's fingerprint, a counter, the workload, a readback) at the cells that
@@ -137,18 +138,28 @@ def columns(pair: tuple[Observation, Observation], column: str) -> tuple[Any, An
 
 
 def most_together(pair: tuple[Observation, Observation]) -> tuple[Any, Any] | None:
-    """The most slots that the requests of one block had, or the requests where no slot is told."""
+    """The most slots that the requests of one block had, or the requests at work at once where no slot is told; None
+    where neither is, and a block has more requests than streams: a client sends the next one as another ends."""
     counts, rows = [], []
     for one in pair:
-        blocks: dict[int, list[Any]] = {}
-        for place, request in enumerate(one.requests):
-            slot = request.number("slot")
-            blocks.setdefault(request.block, []).append(place if slot is None else slot)
-        if not blocks:
+        blocks: dict[int, list[Request]] = {}
+        for request in one.requests:
+            blocks.setdefault(request.block, []).append(request)
+        found = [in_block(one, requests) for requests in blocks.values()]
+        told = [count for count in found if count is not None]
+        if not found or len(told) < len(found):
             return None
-        counts.append(max(len(set(found)) for found in blocks.values()))
-        rows.append(max(len(found) for found in blocks.values()))
+        counts.append(max(told))
+        rows.append(max(len(requests) for requests in blocks.values()))
     return None if rows == [1, 1] else (counts[0], counts[1])  # one row may stand for many streams
+
+
+def in_block(one: Observation, requests: Sequence[Request]) -> int | None:
+    """How many of a block's requests were at work together."""
+    slots = [request.number("slot") for request in requests]
+    if any(slot is not None for slot in slots) or not one.streams or len(requests) <= one.streams:
+        return len({place if slot is None else slot for place, slot in enumerate(slots)})
+    return most_at_once([request for request in requests if request.text("error") is None])
 
 
 def unmoved(

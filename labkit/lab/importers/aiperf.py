@@ -20,7 +20,8 @@ COUNTED = (
     ("request_throughput", "request_s"), ("output_token_throughput", "total_tok_s"), ("goodput", "goodput_req_s"),
     ("input_sequence_length", "prompt_tokens"), ("output_sequence_length", "completion_tokens"),
 )  # fmt: skip
-OPTIONAL = ("cached_tokens", "usage_prompt_cache_read_tokens")
+TOTALS = (("request_count", "request_s"), ("total_output_tokens", "total_tok_s"), ("total_osl", "total_tok_s"))
+CACHED = ("usage_prompt_cache_read_tokens",)
 
 
 def is_aiperf(document: Document) -> bool:
@@ -85,7 +86,7 @@ def request_of(number: int, row: Node, submit_s: float) -> dict[str, Any]:
         )
     output = count_of(metrics, "output_sequence_length")
     latency = seconds_of(metrics, "request_latency")
-    cached = next((count for name in OPTIONAL if (count := count_of(metrics, name)) is not None), None)
+    cached = next((count for name in CACHED if (count := count_of(metrics, name)) is not None), None)
     return request_row(
         number, prompt=prompt, completion=output, submit_s=submit_s, ttft_s=seconds_of(metrics, "time_to_first_token"),
         e2e_s=(end - begin) / 1e9 if latency is None else latency, gaps_s=gaps_of(metrics, output), cached=cached,
@@ -142,6 +143,10 @@ def of_summary(root: Node) -> Contents:
             metrics[ours] = value
     if not metrics:
         raise root.fault("tells nothing of requests that succeeded")
+    if seconds := metrics.get("makespan_s"):  # its own rates are over a longer time, its start and end included
+        for name, ours in TOTALS:
+            if value := root.at(name, "avg").number():
+                metrics[ours] = value / seconds
     if root.at("is_complete").value is False:
         raise root.at("is_complete").fault("is false: the benchmark ended before its requests did")
     lengths = {

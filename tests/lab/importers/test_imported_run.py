@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from labkit.audit.registry import detectors
 from labkit.audit.run_evidence import read_run
 from labkit.errors import ParameterError, RunError
 from labkit.lab.capture import sha256_file
@@ -237,3 +238,28 @@ def test_a_setting_may_say_again_what_the_file_says_and_nothing_else(lab: Path, 
     take_file(lab, samples / "llama-bench.json", Told(settings={"streams": 1, "n_ubatch": 512}))
     with pytest.raises(ParameterError, match="the file says that streams is 1, so --set cannot make it 2"):
         take_file(lab, samples / "llama-bench.json", Told(settings={"streams": 2}))
+
+
+def test_streams_of_a_closed_loop_are_witnessed_by_the_requests_at_work_at_once(lab: Path, samples: Path) -> None:
+    """Four requests of one stream are as many rows as four of two: only their times tell how many were at work."""
+    document = json.loads((samples / "guidellm.json").read_text())
+    one, two = document["benchmarks"][:2]
+    assert len(two["requests"]["successful"]) == 4
+    more = json.loads(json.dumps(one["requests"]["successful"][-1]).replace("17855808", "17855809"))
+    one["requests"]["successful"].append(more)
+    one["metrics"]["request_totals"]["successful"] = 4
+    two["requests"]["errored"] = []
+    path = lab / "closed.json"
+    path.write_text(json.dumps(document))
+    assert witness_of(lab, path) == "ok"
+    for request in two["requests"]["successful"]:  # and where no times are told, nothing is known
+        del request["info"]["timings"]["request_start"], request["request_start_time"]
+    path.write_text(json.dumps(document))
+    assert witness_of(lab, path) == "not assessable"
+
+
+def witness_of(lab: Path, path: Path) -> str:
+    """What the detector of levers without effect says of the streams of an imported file."""
+    evidence = read_run(take_file(lab, path).folder, lab)
+    [notice] = [notice for notice in detectors()["lever-witness"].notices(evidence) if "streams" in notice.text]
+    return notice.outcome
