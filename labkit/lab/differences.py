@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from labkit.lab.conditions import driver_words
 from labkit.lab.lab import StoredRun
-from labkit.lab.record import RunRecord
+from labkit.lab.record import IMPORTED, RunRecord
 from labkit.lab.scope import NOT_SHAPE, model_words
 from labkit.lab.scope import driver_words as driver_of
 
@@ -77,7 +77,8 @@ def device_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
 
 def build_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
     """What was executed: version, kernels, programs; and the commit, which may hold more than the records tell."""
-    yield from told("build", "labkit", a.packages.get("labkit"), b.packages.get("labkit"))
+    for name in build_packages(a, b):
+        yield from told("build", name, a.packages.get(name), b.packages.get(name))
     shaders = changed_names(a.shaders, b.shaders)
     if shaders:
         yield Difference("build", f"{len(shaders)} shaders ({few(shaders)})", "", "")
@@ -90,6 +91,12 @@ def build_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
         words = [f"{found[0]}{' with edits' * (found[1] is not None)}" if found else None for found in commits]
         yield Difference("build", "commit", plain(words[0]), plain(words[1]), bounds=False)
     yield from told("build", "notebook's code", (a.notebook_sha256 or "")[:12], (b.notebook_sha256 or "")[:12], False)
+
+
+def build_packages(a: RunRecord, b: RunRecord) -> list[str]:
+    """The packages whose version is that of what was executed: labkit's, and of two imported runs all they name."""
+    theirs = a.experiment == b.experiment == IMPORTED
+    return sorted({"labkit", *a.packages, *b.packages}) if theirs else ["labkit"]
 
 
 def changed_names(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -156,7 +163,7 @@ def machine_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
     """The machine around the card, and whether it was started anew."""
     yield from told("machine", "processor", a.host.cpu, b.host.cpu)
     yield from told("machine", "system", a.host.os, b.host.os)
-    packages = [name for name in changed_names(a.packages, b.packages) if name != "labkit"]
+    packages = [name for name in changed_names(a.packages, b.packages) if name not in build_packages(a, b)]
     if len(packages) <= MOST_NAMES:
         for name in packages:
             yield from told("machine", f"package {name}", a.packages.get(name), b.packages.get(name), bounds=False)

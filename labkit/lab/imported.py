@@ -25,7 +25,7 @@ UNKNOWN = "unknown"
 ORIGINAL = {"json": "original.json", "lines": "original.jsonl", "text": "original.txt"}
 NOBODY_KNOWS = datetime(1970, 1, 1, tzinfo=UTC)  # when a file was measured that does not say
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-OWN = ("format", "file", "file_sha256")
+OWN = ("format",)
 ELSEWHERE = {"device": "--device", "model": "--model"}
 COUNTS = ("streams", "prompt", "depth", "generate", "slots", "draft", "active_params", "power_cap_w")
 MOST_SAMPLES = 1_000_000
@@ -162,16 +162,16 @@ def record_of(
     ended = started + timedelta(seconds=min(contents.seconds or 0.0, 1e9))
     device = dict(contents.device or {}) | ({"name": told.device} if told.device else {})
     model = dict(contents.model or {}) | ({"name": told.model} if told.model else {})
-    named = {"format": reader.name, "file": document.path.name, "file_sha256": document.sha256}
     record = RunRecord(
         schema=1,
         id=run_id(started, reader, document, told),
         experiment=IMPORTED,
+        name=redactor.text(document.path.name),
         state="completed",
         reason=f"imported from {reader.name}",
         started=stamp(started),
         ended=stamp(ended),
-        parameters=redactor.value({**named, **contents.settings, **told.conditions}),
+        parameters=redactor.value({"format": reader.name, **contents.settings, **told.conditions}),
         device=redactor.value(device) or None,
         host=Host(cpu=contents.processor or UNKNOWN, cores=0, ram_bytes=0, os=UNKNOWN),
         model=redactor.value(model) or None,
@@ -259,7 +259,7 @@ def here_already(folder: Path, name: str, document: Document, same: tuple[str, .
     """The run that is here, when it is this file's. RunError when it is another's."""
     original = folder / name
     record = read_record(folder)
-    if record.parameters.get("file_sha256") != document.sha256 or not original.is_file():
+    if record.artefacts.get(name) != document.sha256 or not original.is_file():
         raise RunError(f"{folder} is there already and is not of {document.path}; nothing was imported")
     if sha256_file(original) != document.sha256:
         raise RunError(f"{original} was changed since it was imported: its SHA-256 is not that of {document.path}")
@@ -273,7 +273,7 @@ def runs_of(root: Path, digest: str) -> Iterator[str]:
             record = read_record(folder)
         except RunError:
             continue  # `lab runs` says what is wrong with it
-        if record.parameters.get("file_sha256") == digest:
+        if digest in (record.artefacts.get(name) for name in ORIGINAL.values()):
             yield record.id
 
 

@@ -9,7 +9,7 @@ from labkit.lab.exporters.registry import Repetition, Rows, Stored, exporter
 from labkit.lab.importers.llama_bench import NAME
 
 OWN = ("runtime", "quant", "model", "phase", "streams", "depth", "prompt", "generate")
-NOT_THEIRS = ("format", "file", "file_sha256", "draft")
+NOT_THEIRS = ("format", "draft")
 LENGTHS = ("generate", "tokens", "max_tokens")
 
 

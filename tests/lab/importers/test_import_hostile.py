@@ -201,7 +201,7 @@ def test_a_list_just_short_enough_is_no_fault_of_its_own(tmp_path: Path, monkeyp
         (["--set", "streams=4"], "the file says that streams is 1"),
         (["--set", "a=1", "--set", "a=2"], "gives a twice"),
         (["--set", "device=a card"], "use --device"),
-        (["--set", "file_sha256=ab"], "cannot be set"),
+        (["--set", "format=vllm"], "cannot be set"),
         (["--set", "Ub Batch=1"], "cannot be set"),
         (["--set", "api_key=abc"], "the name of a secret"),
         (["--set", "started=noon"], "started is 'noon'"),

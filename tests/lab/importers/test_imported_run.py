@@ -40,7 +40,8 @@ def test_the_original_is_kept_byte_for_byte_in_a_completed_exploratory_run(lab: 
     assert (record.notebook, record.plan_hash, record.git) == (None, None, None)
     [original] = [file for file in record.artefacts if file.startswith("original.")]
     assert (taken.folder / original).read_bytes() == (samples / name).read_bytes()
-    assert record.artefacts[original] == record.parameters["file_sha256"] == sha256_file(samples / name)
+    assert record.artefacts[original] == sha256_file(samples / name)
+    assert record.name == name
     assert all(sha256_file(taken.folder / file) == known for file, known in record.artefacts.items())
 
 
@@ -187,6 +188,9 @@ def test_runs_audit_compare_and_publish_work_on_an_imported_run(
     assert len(compared["cells"]) == 5
     assert all(ratio == pytest.approx(2, rel=1e-3) for ratio in ratios)
     assert not compared["paired"]
+    assert "Only the build differs" in compared["bound"]
+    [build] = [one for one in compared["differences"] if one["kind"] == "build"]
+    assert (build["name"], build["old"], build["new"]) == ("llama.cpp", "4e0388aa (7231)", "5f0388bb (7300)")
     published = call("publish")
     assert published.exit_code == 0, published
     pages = "".join(path.read_text() for path in (lab / "site").rglob("*.html"))
