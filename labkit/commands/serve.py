@@ -58,10 +58,8 @@ def command(
         positions = context if context is not None else min(opened.config.context, DEFAULT_CONTEXT)
         limits = Limits.for_engine(slots, positions, queue)
         with Engine(opened, device, slots=slots, context=positions, kv=kv, arithmetic=arithmetic, ub=ub) as engine:
-            server = Server(App(engine, limits, api_key))
-            click.echo(
+            said = (
                 f"{opened.name} on {engine.device.name} at {address_of(bound)}/v1: {slots} slots of {positions} positions, "
-                f"{queue} may wait{', with a key' if api_key else ', this machine alone'}. Ctrl-C ends it.",
-                err=True,
+                f"{queue} may wait{', with a key' if api_key else ', this machine alone'}. Ctrl-C ends it."
             )
-            server.serve_on(bound)
+            Server(App(engine, limits, api_key), lambda: click.echo(said, err=True)).serve_on(bound)

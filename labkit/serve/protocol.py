@@ -41,6 +41,17 @@ def protocol_for(limits: Limits) -> type[H11Protocol]:
             self._unset_head()
             super().connection_lost(exc)
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.is_closing():  # once the client has taken what was written, or never
+                self.loop.call_later(limits.send_s, self.transport.abort)
+
+        def timeout_keep_alive_handler(self) -> None:
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()
+            else:
+                super().timeout_keep_alive_handler()
+
         def send_400_response(self, msg: str) -> None:
             self._end(ApiError(400, msg, type=INVALID))
 
@@ -68,5 +79,6 @@ def protocol_for(limits: Limits) -> type[H11Protocol]:
             )
             self.transport.write(head.encode() + body)
             self.transport.close()
+            self.loop.call_later(limits.send_s, self.transport.abort)
 
     return GuardedProtocol

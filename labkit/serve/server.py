@@ -5,7 +5,7 @@ import ipaddress
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -15,6 +15,7 @@ from labkit.serve.protocol import protocol_for
 
 BACKLOG = 512
 HEAD_BYTES = 1 << 16  # of a request's first line and headers
+SEND_BYTES = 1 << 18  # the system keeps for a client that does not read; what comes behind waits for it
 KEEP_ALIVE_S = 30
 
 
@@ -37,6 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise ParameterError(f"--host {host} --port {port} is no address to listen on: {error}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         bound.bind(address)
     except OSError as error:
         bound.close()
@@ -53,10 +55,10 @@ def address_of(bound: socket.socket) -> str:
 
 class Server(uvicorn.Server):
     """Serves `app` on a bound socket. `should_exit = True` ends it, from any thread; in the main thread so do SIGINT and
-    SIGTERM, and a second SIGINT at once."""
+    SIGTERM, and a second SIGINT at once. `announce` is called when it listens."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, app: App, announce: Callable[[], None] | None = None) -> None:
+        self.app, self._announce = app, announce
         super().__init__(
             uvicorn.Config(
                 app.asgi,
@@ -83,6 +85,11 @@ class Server(uvicorn.Server):
         finally:
             self.app.queue.close()
             bound.close()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self._announce is not None:  # it listens now
+            self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.app.queue.stopping = True
