@@ -12,7 +12,7 @@ from typing import Any
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import MOST_BYTES, PART, Manifest, Packed, write_archive
 from labkit.lab.folder import JUDGED_AGAIN, LIVE_FILES
-from labkit.lab.record import SCHEMA, RunRecord, read_record, write_atomic
+from labkit.lab.record import SCHEMA, Host, RunRecord, read_record, write_atomic
 from labkit.lab.redact import Redaction, Scrubber
 
 CAME_IN = "import.json"  # how a run from elsewhere came here
@@ -155,7 +155,7 @@ def reveals(record: RunRecord, contents: Mapping[str, bytes]) -> dict[str, str]:
         else "",
         "driver": " ".join(driver),
         "other programs": others_on_device(record),
-        "machine": f"{host.cpu}, {host.cores} cores, {host.ram_bytes / 2**30:.0f} GiB, {host.os}, boot {host.boot_id}",
+        "machine": machine_words(host),
         "model": f"{model.get('name', 'unnamed')} (SHA-256 {str(model.get('sha256') or 'unknown')[:12]})"
         if model
         else "",
@@ -169,6 +169,15 @@ def reveals(record: RunRecord, contents: Mapping[str, bytes]) -> dict[str, str]:
         "times": f"{record.started} to {record.ended or 'unknown'}",
     }
     return {name: text for name, text in found.items() if text}
+
+
+def machine_words(host: Host) -> str:
+    """What is told of the machine; nothing where nothing is."""
+    words = {
+        "cpu": host.cpu, "cores": f"{host.cores} cores", "ram_bytes": f"{host.ram_bytes / 2**30:.0f} GiB", "os": host.os,
+        "boot_id": f"boot {host.boot_id}",
+    }  # fmt: skip
+    return ", ".join(text for name, text in words.items() if name in host.known)
 
 
 def others_on_device(record: RunRecord) -> str:

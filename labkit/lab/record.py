@@ -82,13 +82,19 @@ class Check(Frozen):
 
 
 class Host(Frozen):
-    """The machine, without its name: processor, logical cores, memory in bytes, system, and which boot it was."""
+    """The machine, without its name: processor, logical cores, memory in bytes, system, and which boot it was. Of a run
+    from elsewhere that does not tell, texts are `unknown` and numbers 0."""
 
     cpu: str
     cores: int
     ram_bytes: int
     os: str
     boot_id: str | None = None
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The fields that are told."""
+        return {name: value for name, value in self.model_dump().items() if value not in ("unknown", 0, None)}
 
 
 class Git(Frozen):

@@ -157,7 +157,7 @@ def condition_tables(run: RunView) -> list[tuple[str, list[tuple[str, str]], boo
         ("Parameters", record.parameters, True),
         *facts_of("Device", record.device or {}, True),
         *facts_of("Model", record.model or {}, False),
-        ("Machine", record.host.model_dump(), False),
+        ("Machine", record.host.known, False),
         ("Times", times, False),
         ("Code", code, False),
         ("Packages", record.packages, False),
