@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
@@ -18,8 +17,6 @@ from labkit.serve.queue import Call, Queue
 from labkit.serve.requests import Body
 from labkit.serve.streaming import HEADERS, events
 from labkit.serve.transcript import entries_of
-
-T = TypeVar("T", bound=Body)
 
 
 class Endpoint:
