@@ -7,7 +7,14 @@ import click
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--as", "form", metavar="FORMAT", default="zip", show_default=True, help="zip, llama-bench or vllm.")
+@click.option(
+    "--as",
+    "form",
+    metavar="FORMAT",
+    default="zip",
+    show_default=True,
+    help="zip, or another tool's rows, as llama-bench.",
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="FILE",
     help="The file to write (default: RUN's id.zip; of rows RUN's id.FORMAT.jsonl, a list where FILE ends in .json).",
@@ -16,8 +23,8 @@ import click
 def command(run_id: str, form: str, out: Path | None, as_json: bool) -> None:
     """Pack a run into one zip for another lab, and say what it reveals. The start or the end of its id is enough.
 
-    Secrets, home paths, host and user names are masked. `lab import` takes it in. With --as, its cells are written as
-    rows of llama-bench, or in the names of vLLM's benchmark of a server; what the run does not tell is null.
+    Secrets, home paths, host and user names are masked. `lab import` takes it in. With --as, its cells are written in
+    the rows of another tool; what the run does not tell is null.
     """
     import json
     from dataclasses import asdict

@@ -29,9 +29,9 @@ def command(
 ) -> None:  # fmt: skip
     """Take in a run that `lab export` packed, or a file that another tool measured.
 
-    What FILE is, is found out from what it holds: a run's zip, llama-bench (JSON, JSON lines), llama-batched-bench
-    (table, JSON lines), vLLM's serving benchmark, guidellm, or aiperf. Everything in it is checked before the run
-    appears; this lab then judges it. What it does not say stays unknown. Importing it again changes nothing.
+    What FILE is, is found out from what it holds: a run's zip, or the results of a benchmark such as llama-bench's; one
+    of no known format is refused with a list of them. Everything in it is checked before the run appears; this lab then
+    judges it. What it does not say stays unknown. Importing it again changes nothing.
     """
     from labkit.audit.stored import run_audit
     from labkit.lab.lab import Lab

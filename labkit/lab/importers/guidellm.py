@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from labkit.lab.importers.document import Document, Node
-from labkit.lab.importers.llama_bench import common
 from labkit.lab.importers.registry import Contents, Measured, importer
 from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.shared import common
 from labkit.lab.importers.times import MOST_EPOCH, epoch_time
 
 MOST_REQUESTS = 200_000

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from labkit.lab.importers.document import Document, Node
-from labkit.lab.importers.llama_bench import NAME, split
+from labkit.lab.importers.llama_bench import NAME
 from labkit.lab.importers.registry import Contents, Measured, importer
+from labkit.lab.importers.shared import split
 
 # The table's columns by the names its JSON lines have for them.
 COLUMNS = {

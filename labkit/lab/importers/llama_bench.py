@@ -8,6 +8,7 @@ from typing import Any
 
 from labkit.lab.importers.document import Document, Node
 from labkit.lab.importers.registry import Contents, Measured, importer
+from labkit.lab.importers.shared import common, split
 from labkit.lab.importers.times import iso_time
 
 NAME = "llama.cpp"
@@ -131,19 +132,6 @@ def settings_of(row: Node) -> dict[str, Any]:
     if found is None:
         raise row.fault("is no object, where a row of llama-bench is expected")
     return {name: node.scalar() for name, node in found.items() if not isinstance(node.value, list | dict)}
-
-
-def split(settings: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """(what all rows share, what tells each apart)."""
-    names = dict.fromkeys(name for one in settings for name in one)
-    varied = [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
-    shared = {name: settings[0][name] for name in names if name not in varied and settings[0].get(name) is not None}
-    return shared, [{name: one[name] for name in varied if one.get(name) is not None} for one in settings]
-
-
-def common(values: Sequence[str | None]) -> str | None:
-    """The value all have, None where they differ."""
-    return values[0] if len(set(values)) == 1 else None
 
 
 def build_of(row: Node) -> str:

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from labkit.lab.importers.document import Document, Node
-from labkit.lab.importers.llama_bench import common
 from labkit.lab.importers.registry import Contents, Measured, importer
 from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.shared import common
 from labkit.lab.importers.times import moment
 
 NEEDED = ("duration", "completed", "total_output_tokens", "request_throughput", "output_throughput")
