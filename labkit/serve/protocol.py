@@ -18,6 +18,7 @@ def protocol_for(limits: Limits) -> type[H11Protocol]:
         """One connection. The app finds `abort` in its state: to end the connection without waiting for the client."""
 
         _head: asyncio.TimerHandle | None = None
+        _last: asyncio.TimerHandle | None = None  # when a connection that is closing is closed whatever is still unsent
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -39,12 +40,15 @@ def protocol_for(limits: Limits) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._unset_head()
+            if self._last is not None:
+                self._last.cancel()
+                self._last = None
             super().connection_lost(exc)
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            if self.transport.is_closing():  # once the client has taken what was written, or never
-                self.loop.call_later(limits.send_s, self.transport.abort)
+            if self.transport.is_closing() and self._last is None:
+                self._last = self.loop.call_later(limits.send_s, self.transport.abort)
 
         def timeout_keep_alive_handler(self) -> None:
             if self.transport.get_write_buffer_size():
@@ -79,6 +83,6 @@ def protocol_for(limits: Limits) -> type[H11Protocol]:
             )
             self.transport.write(head.encode() + body)
             self.transport.close()
-            self.loop.call_later(limits.send_s, self.transport.abort)
+            self._last = self.loop.call_later(limits.send_s, self.transport.abort)
 
     return GuardedProtocol
