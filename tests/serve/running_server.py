@@ -9,7 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from labkit.engine.engine import Engine
+
+pytest.importorskip("starlette", reason="lab serve needs starlette, which is not installed")
+pytest.importorskip("uvicorn", reason="lab serve needs uvicorn, which is not installed")
+
 from labkit.serve.app import App
 from labkit.serve.limits import Limits
 from labkit.serve.server import Server, address_of, bind

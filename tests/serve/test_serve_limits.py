@@ -1,5 +1,6 @@
 """What clients cannot do to the server: fill it, stall it, keep slots they left, get in without the key."""
 
+import http.client
 import json
 import socket
 import threading
@@ -137,11 +138,15 @@ def test_a_huge_body_is_413_and_the_client_hears_it(serving, declared):
 
 def test_the_connection_can_be_used_again_after_a_refusal(serving):
     running = serving()
-    bad = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1\r\n\r\n{"
-    client = running.open(bad)
-    assert client.recv(65536).startswith(b"HTTP/1.1 400")
-    client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    assert read_all(client).startswith(b"HTTP/1.1 200")
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
+    for body, status in ((b"{", 400), (b"x" * (2 << 20), 413)):
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert (answer.status, answer.getheader("connection")) == (status, None)
+        answer.read()
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
