@@ -135,6 +135,7 @@ class Engine:
         self.number = next(_numbers)
         self.scheduler = Scheduler(slots, context, self.executor.max_rows, self.ub)
         self.steps: list[StepRecord] = []
+        self._ended: list[Request] = []  # requests that a submit finished, to be woken once it is on record
         self._batch: _Batch | None = None  # what runs next, when it is known
         self._step_s: dict[int, float] = {}  # seconds a step takes, by padded width
         self._mutex = threading.Condition()
@@ -344,7 +345,9 @@ class Engine:
             for request in [r for r in self.scheduler.waiting if r.cancelled]:
                 self.scheduler.waiting.remove(request)
                 request.finish("cancelled")
+                self._ended.append(request)
             filled = self.scheduler.admit()
+        self._wake()
         for slot in filled:
             assert slot.request is not None
             slot.request.start_s = time.perf_counter()
@@ -400,16 +403,19 @@ class Engine:
             slots, last = np.unique(step.rows[::-1, 1], return_index=True)
             for slot, position in zip(slots.tolist(), step.rows[::-1][last, 2].tolist(), strict=True):
                 self.scheduler.slots[slot].computed = position + 1
-        for number, output in enumerate(outputs):
-            now = ended if times == 1 else started + (ended - started) * (number + 1) / times
-            self._hand_out(batch, output, now)
-        if len(self.steps) < 1_000_000:
-            self.steps.append(
-                StepRecord(
-                    started, ended, times, len(step.rows), len(step.wanted), step.decode_only, executor.gpu_seconds(program, ended),
-                    time.thread_time() - began, program.dispatches,
-                )
-            )  # fmt: skip
+        try:
+            for number, output in enumerate(outputs):
+                now = ended if times == 1 else started + (ended - started) * (number + 1) / times
+                self._hand_out(batch, output, now)
+            if len(self.steps) < 1_000_000:
+                self.steps.append(
+                    StepRecord(
+                        started, ended, times, len(step.rows), len(step.wanted), step.decode_only,
+                        executor.gpu_seconds(program, ended), time.thread_time() - began, program.dispatches,
+                    )
+                )  # fmt: skip
+        finally:  # a caller whose request ended finds its last step in `steps`
+            self._wake()
 
     def _hand_out(self, batch: "_Batch", output: Any, now: float) -> None:
         """Give each wanted row its token. Slots whose request ended earlier in the same submit are skipped."""
@@ -451,6 +457,13 @@ class Engine:
         self._release(slot)
         if request is not None:
             request.finish(reason, stopped=stopped)
+            self._ended.append(request)
+
+    def _wake(self) -> None:
+        """Give what ended to those who wait for it."""
+        ended, self._ended = self._ended, []
+        for request in ended:
+            request.wake()
 
     def _release(self, slot: Slot) -> None:
         self._batch = None

@@ -199,7 +199,7 @@ class Request:
         return text[: len(text) - keep], False
 
     def finish(self, reason: str, *, stopped: bool = False) -> None:
-        """Make the completion and wake the caller."""
+        """Make the completion; `wake` gives it to the caller."""
         if not self.watched:
             push = self.detokeniser.push
             self.pieces = [push(token) for token in self.token_ids]
@@ -221,14 +221,16 @@ class Request:
         )
         if self.streaming and rest:
             self.deliver(Token(-1, rest, 0.0, (), self.times[-1] if self.times else self.submit_s))
+
+    def wake(self) -> None:
+        """Give what `finish` or `fail` left to the caller."""
         self.deliver(None)
         self.done.set()
 
     def fail(self, error: BaseException) -> None:
         """Wake the caller with an error."""
         self.error = error
-        self.deliver(None)
-        self.done.set()
+        self.wake()
 
     def tokens(self) -> Iterator[Token]:
         """Tokens as they come (streaming requests)."""
