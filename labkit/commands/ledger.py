@@ -154,7 +154,10 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
 @click.argument("fault")
 @click.option("--reason", required=True, help="Why the run counts all the same; printed on its entry.")
 def waive(run: str, fault: str, reason: str) -> None:
-    """Let an invalid RUN count although FAULT speaks against it: a failed check, a detector of the audit, or `unchecked`."""
+    """Let an invalid RUN count although FAULT speaks against it: a failed check, a detector of the audit, or `unchecked`.
+
+    Of a run that is in no ledger (one without a plan) a detector's fail is set aside; the reason stands on its page.
+    """
     from labkit.lab.lab import Lab
     from labkit.lab.ledger import waive as waive_fault
 

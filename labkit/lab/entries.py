@@ -188,6 +188,8 @@ def read_book(events: Events) -> Book:
     for item in events.stored:
         if isinstance(item.event, Correction) and item.event.run in corrected:
             corrected[item.event.run].append(item.event)
+        elif isinstance(item.event, Waiver) and not item.event.entered:
+            continue  # of a run that is in no entry: it stands on the run's page
         elif isinstance(item.event, Waiver | Correction) and item.event.run not in runs:
             problems.append(f"data/ledger/{item.name} speaks of {item.event.run}, which is not in the ledger")
     edits = [(item, item.event) for item in events.stored if isinstance(item.event, HandEdit)]

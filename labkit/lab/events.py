@@ -169,12 +169,14 @@ class SweepEvent(Event):
 
 
 class Waiver(Event):
-    """A person's reason to let a run count although `fault` spoke against it; it is printed on the entry."""
+    """A person's reason to let a run count although `fault` spoke against it; it is printed on the entry, or, of a run
+    that was not `entered` in the ledger, on the run's page alone."""
 
     kind: Literal["waiver"] = "waiver"
     run: str
     fault: str
     reason: str
+    entered: bool = True
 
 
 class Correction(Event):

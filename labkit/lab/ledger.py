@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import LabError, LedgerError
+from labkit.errors import LabError, LedgerError, RunError
 from labkit.lab.attempts import attempts_before
 from labkit.lab.claims import cell_numbers, checked_claims, known_numbers
 from labkit.lab.coverage import coverage_of
@@ -199,13 +199,32 @@ def import_notes(root: Path, paths: Iterable[Path]) -> list[tuple[NotesFile, int
 
 def waive(root: Path, run: str, fault: str, reason: str) -> Path:
     """Lets an invalid run count, for a reason that is printed on its entry. `fault` is the name of a failed check or of
-    a detector that failed it, or `unchecked`. LedgerError when the run is not in the ledger or has no such fault."""
-    event = require_run(read_events(root), run)
-    if fault not in event.faults:
-        has = f"it has: {', '.join(event.faults)}" if event.faults else "nothing about it can be waived"
-        raise LedgerError(f"{event.run} has no fault {fault!r}; {has}")
-    reason = said(reason, f"waiving {fault!r} needs a reason: it is printed on the entry")
-    return add(root, Waiver(utc=utc_exact(), run=event.run, fault=fault, reason=reason))
+    a detector that failed it, or `unchecked`. Of a run that is in no entry (it has no plan, say) a failed detector is
+    set aside, and the reason stands on its page. LedgerError when there is no such run or it has no such fault."""
+    known, faults, in_ledger = faults_of(root, run)
+    if fault not in faults:
+        has = f"it has: {', '.join(faults)}" if faults else "nothing about it can be waived"
+        raise LedgerError(f"{known} has no fault {fault!r}; {has}")
+    reason = said(reason, f"waiving {fault!r} needs a reason: it is printed with the run")
+    return add(root, Waiver(utc=utc_exact(), run=known, fault=fault, reason=reason, entered=in_ledger))
+
+
+def faults_of(root: Path, run: str) -> tuple[str, tuple[str, ...], bool]:
+    """(the run's whole id, what about it can be waived, whether it is in the ledger). LedgerError when there is none."""
+    from labkit.audit.stored import run_audit
+    from labkit.lab.lab import Lab
+
+    try:
+        event = require_run(read_events(root), run)
+        return event.run, event.faults, True
+    except LedgerError as error:
+        try:
+            stored = Lab(root).find_run(run)
+        except RunError:
+            raise error from None
+    if stored.record.state != "completed":
+        raise LedgerError(f"{stored.record.id} ended as {stored.record.state}; only completed runs count")
+    return stored.record.id, run_audit(stored.folder).failed, False
 
 
 def correct(root: Path, name: str, text: str, retracts: bool = False) -> Path:

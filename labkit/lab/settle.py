@@ -127,7 +127,13 @@ def verdict_line(record: RunRecord) -> str:
 def next_step(record: RunRecord, folder: Path) -> str:
     """The command that most likely follows."""
     if record.state == "completed" and audit_fails(folder):
-        return f"./lab audit {record.id} shows the arithmetic; ./lab ledger waive lets the run count all the same"
+        waive = f"./lab ledger waive {record.id} DETECTOR --reason ..."
+        if not (folder / "plan.json").exists():
+            return (
+                f"./lab audit {record.id} shows the arithmetic; a run without a plan is in no ledger: its fails stand on "
+                f"its page, until {waive} sets one aside"
+            )
+        return f"./lab audit {record.id} shows the arithmetic; {waive} lets the run count all the same"
     if record.state == "completed":
         return "./lab notebook to look into it, ./lab publish to share it"
     if record.state in ("killed", "timed-out", "crashed"):

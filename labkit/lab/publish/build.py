@@ -166,7 +166,14 @@ def write_run(aside: Path, run: RunView, source: Source) -> tuple[int, list[str]
     folder = aside / "runs" / run.id
     ledger = source.ledger
     disagrees = ledger.disagrees.get(run.id, ())
-    text, beside = run_page(run, ledger.claims.get(run.id), disagrees, source.menu, source.resolver("../../"))
+    text, beside = run_page(
+        run,
+        ledger.claims.get(run.id),
+        disagrees,
+        source.menu,
+        source.resolver("../../"),
+        ledger.waived.get(run.id, ()),
+    )
     for old in folder.glob("*") if folder.exists() else ():
         old.unlink()
     for name, content in {**run.files, **beside.files, "index.html": text.encode()}.items():

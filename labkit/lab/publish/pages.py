@@ -92,11 +92,16 @@ def templates() -> "Environment":
 
 
 def run_page(
-    run: RunView, claims: Claims | None, disagrees: Sequence[str], menu: Menu, resolve: Resolve
+    run: RunView,
+    claims: Claims | None,
+    disagrees: Sequence[str],
+    menu: Menu,
+    resolve: Resolve,
+    waived: Sequence[str] = (),
 ) -> tuple[str, Beside]:
     """A run's page, and what must stand beside it. `claims` are those the ledger let it make, None for a run not in it;
     `disagrees` is what its entry in the ledger says that its data do not; `resolve` finds addresses from the page's own
-    folder."""
+    folder; `waived` are the faults a person set aside, each with why."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
     main = main_number(run.rows, run.plan.rule) if run.plan and run.plan.warmup == "counted" else None
@@ -133,6 +138,7 @@ def run_page(
             checks=checks,
             troubles=troubles,
             judged=judged,
+            waived=waived,
             tables=condition_tables(run),
             notebook=Markup(notebook),
             log_tail=Markup(text_html(run.log_tail, "plain")) if run.log_tail else "",

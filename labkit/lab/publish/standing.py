@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.lab.entries import Entry, entry_of, read_book
-from labkit.lab.events import EntryEvent, read_events
+from labkit.lab.events import EntryEvent, Waiver, read_events
 from labkit.lab.publish.summary import SIGNS, Badge
 from labkit.lab.recheck import verify
 from labkit.lab.redact import Scrubber
@@ -42,11 +42,13 @@ class Claims:
 @dataclass(frozen=True)
 class LedgerView:
     """The ledger, read and verified: its live entries, newest first, and the claims of each run in it. `disagrees` says
-    of a run, of an entry's anchor, and of a ledger's file name what does not agree with the data."""
+    of a run, of an entry's anchor, and of a ledger's file name what does not agree with the data; `waived` of a run which
+    faults a person set aside, and why."""
 
     standings: tuple[Standing, ...] = ()
     claims: Mapping[str, Claims] = field(default_factory=dict)
     disagrees: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    waived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
 
@@ -69,7 +71,10 @@ def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> Ledg
             disagrees[entry.anchor] = (*disagrees.get(entry.anchor, ()), *found)
     standings = tuple(standing(entry, scrubber, disagrees.get(entry.anchor, ())) for entry in book.live)
     claims = {event.run: claims_of(event, scrubber) for event in events.of(EntryEvent)}
-    return LedgerView(standings, claims, disagrees, tuple(scrubber.text(str(fault)) for fault in wrong))
+    waived: dict[str, tuple[str, ...]] = {}
+    for one in events.of(Waiver):
+        waived[one.run] = (*waived.get(one.run, ()), scrubber.text(f"{one.fault}, {one.day}: {one.reason}"))
+    return LedgerView(standings, claims, disagrees, waived, tuple(scrubber.text(str(fault)) for fault in wrong))
 
 
 def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...]) -> Standing:

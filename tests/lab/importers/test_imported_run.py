@@ -164,6 +164,35 @@ def test_an_imported_rate_above_what_the_memory_gives_is_withheld(call: Call, la
     assert "above-roofline" in known.stderr
 
 
+def test_a_fail_of_a_run_in_no_ledger_is_waived_with_a_reason_that_stands_on_its_page(
+    call: Call, lab: Path, tmp_path: Path
+) -> None:
+    row = {
+        "build_commit": "4e0388aa", "gpu_info": R9700, "backends": "Vulkan", "model_filename": "Qwen3-8B-Q8_0.gguf",
+        "model_type": "qwen3 8B Q8_0", "n_batch": 2048, "n_prompt": 0, "n_gen": 128, "n_depth": 0,
+        "test_time": "2026-08-01T10:00:00Z", "samples_ns": [853333333] * 3,
+    }  # fmt: skip
+    path = tmp_path / "too-fast.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    known = call("import", path, "--no-page", "--set", "active_params=8.2e9")
+    run = next((lab / "data" / "runs").iterdir()).name
+    assert known.exit_code == 3
+    assert f"./lab ledger waive {run} DETECTOR --reason ... sets one aside" in known.stderr
+    assert "a run without a plan is in no ledger" in known.stderr
+    assert call("audit").exit_code == 3
+    other = call("ledger", "waive", run, "littles-law", "--reason", "no")
+    assert other.exit_code == 2
+    assert "has no fault 'littles-law'; it has: " in other.stderr
+    failed = other.stderr.partition("it has: ")[2].strip().split(", ")
+    for detector in failed:
+        assert call("ledger", "waive", run[-8:], detector, "--reason", "a mixture <of> experts").exit_code == 0
+    assert call("audit").exit_code == 0
+    assert call("ledger", "verify").exit_code == 0
+    assert call("publish", "--strict").exit_code == 0
+    page = (lab / "site" / "runs" / run / "index.html").read_text()
+    assert page.count("a mixture &lt;of&gt; experts") == len(failed)
+
+
 def test_runs_audit_compare_and_publish_work_on_an_imported_run(
     call: Call, lab: Path, samples: Path, tmp_path: Path
 ) -> None:
