@@ -66,6 +66,8 @@ PHASES: dict[str, Phase] = {
     "prefill_tok_s": "prefill", "server_prefill_tok_s": "prefill", "ttft_s": "prefill", "achieved_gb_s": "operation",
     "achieved_gflop_s": "operation",
 }  # fmt: skip
+# Metrics that people mean differently, with what a claim would have to say: tools count prompts in a total, or do not.
+UNCLEAR = {"total_tok_s": "which tokens are counted (decode_tok_s counts output alone)"}
 # Bytes a weight of a format takes at the least, by the format's own definition.
 FORMATS = {
     "f32": 4.0, "fp32": 4.0, "f16": 2.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "q8_0": 34 / 32,
@@ -137,6 +139,7 @@ class Claim:
             power_w=known.get("power_w", self.value if self.metric == "power_w" else None),
             repetitions=None if repetitions is None else int(repetitions),
             settings=settings_of(self.texts.get("settings", "")),
+            unclear={name: lack for name, lack in UNCLEAR.items() if name == self.metric},
             text=self.texts.get("note", ""),
             source=self.texts["source"],
             date=self.texts["date"],

@@ -67,7 +67,8 @@ class Observation:
     one sweep. `pass_bytes` are the bytes one pass over the weights must at least read, `flops_per_token` the operations
     a token must at least take; `operand_bits` is how narrow the operands of the products are. `settings` are what else
     was set, by lever; `witness` is what a record says of each lever's witness at this cell, by lever;
-    `knobs` are a run's cell as it was measured."""
+    `knobs` are a run's cell as it was measured. `unclear` are metrics that mean one thing here and another there, with
+    what would have to be said: nothing is concluded from them."""
 
     subject: str
     group: str
@@ -102,6 +103,7 @@ class Observation:
     settings: Mapping[str, Any] = field(default_factory=dict)
     witness: Mapping[str, Any] = field(default_factory=dict)
     knobs: Mapping[str, Any] = field(default_factory=dict)
+    unclear: Mapping[str, str] = field(default_factory=dict)
     requests: tuple[Request, ...] = ()
     text: str = ""
     source: str = ""

@@ -72,6 +72,9 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
     for name in (*THROUGHPUTS, *STREAM_RATES, "tpot_s", "itl_s"):
         if name not in one.metrics:
             continue
+        if name in one.unclear:
+            yield Implied(None, (), (one.unclear[name],))
+            continue
         streams = resident(one) if name in THROUGHPUTS else 1.0
         if streams is None or not tokens:
             yield Implied(None, (), (*no_tokens, *(() if streams else ("the number of streams",))))
@@ -131,7 +134,7 @@ def operations_per_token(one: Observation) -> Implied:
 def token_rate(one: Observation) -> Implied:
     """Tokens a second that the device worked on, whatever the phase."""
     for name in (*PREFILL_RATES, *THROUGHPUTS, "stream_tok_s"):
-        if (rate := one.value(name)) is not None:
+        if (rate := one.value(name)) is not None and name not in one.unclear:
             of = " of one stream" if name == "stream_tok_s" else ""
             return Implied(rate, (f"{number(rate)} tok/s{of}",), sure=share_left(one, name))
     if (time := one.value("ttft_s")) and one.prompt_tokens:

@@ -1,9 +1,10 @@
 """Above the roofline: the published batch figure is impossible, a plausible one stands, one without conditions is open."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
-from make_evidence import MISTRAL_7B, QWEN_27B, claims_of, measured, notices, observed
+from make_evidence import MISTRAL_7B, QWEN_27B, claimed, claims_of, measured, notices, observed
 
 from labkit.audit.evidence import Observation
 
@@ -132,6 +133,18 @@ def test_beyond_the_rate_measured_on_the_device_only_warns():
     (notice,) = notices(ID, claims_of(*cells))
     assert notice.outcome == "warn"
     assert "450 GB/s measured" in notice.text
+
+
+def test_a_claimed_total_may_count_prompts_and_is_not_assessable_and_a_run_s_own_is(tmp_path: Path):
+    # 3,000 tok/s of 2,064 tokens a request, of which 16 are output: 23 passes a second, 326 GB/s. As output it were 42,000.
+    known = {"active_params": "7e9", "bytes_per_weight": 2, "streams": 1, "tokens_per_pass_max": 1}
+    row = known | {"metric": "total_tok_s", "value": 3000, "prompt_tokens": 2048, "output_tokens": 16}
+    (notice,) = notices(ID, claimed(tmp_path, [row]).evidence())
+    assert notice.outcome == "not assessable"
+    assert notice.missing == ("which tokens are counted (decode_tok_s counts output alone)",)
+    fields = {"active_params": 7e9, "bytes_per_weight": 2.0, "streams": 1.0}
+    (own,) = notices(ID, claims_of(observed("total_tok_s", 3000, **fields)))  # emitted tokens, as metrics.py defines it
+    assert (own.outcome, "42,000 GB/s" in own.text) == ("fail", True)
 
 
 def test_an_unknown_device_is_named_and_nothing_is_guessed():

@@ -29,7 +29,7 @@ NO_LIMIT = "a rate that the device's memory or arithmetic bounds"
 @detector(
     "above-roofline",
     1,
-    version=2,
+    version=3,
     title="Above the roofline",
     explains=("littles-law", "faster-than-solo", "client-faster-than-server", "power-against-bandwidth"),
     essential=True,

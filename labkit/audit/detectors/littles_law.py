@@ -13,7 +13,7 @@ OVER = 1.05
 WINDOWS = 1.5  # what a mean time over other requests, or another window, may add
 
 
-@detector("littles-law", 6, version=1, title="Little's law", explains=("faster-than-solo",))
+@detector("littles-law", 6, version=2, title="Little's law", explains=("faster-than-solo",))
 def littles_law(evidence: Evidence) -> Iterator[Notice]:
     """Throughput × time per token against the number of streams, where both are given for the same conditions. Over 5 %
     more warns; it fails beyond what a mean over another window explains (1.5 times), and at once where both are of the
@@ -29,7 +29,7 @@ def littles_law(evidence: Evidence) -> Iterator[Notice]:
 
 def judge(rate: str, time: str, together: list[Observation]) -> Iterator[Notice]:
     """The notice on a throughput and a time of the same conditions; none where one of them is not given."""
-    first = next((one for one in together if rate in one.metrics), None)
+    first = next((one for one in together if rate in one.metrics and rate not in one.unclear), None)
     second = next((one for one in together if time in one.metrics), None)
     if first is None or second is None:
         return
