@@ -31,7 +31,7 @@ def command(
 
     What FILE is, is found out from what it holds: a run's zip, or the results of a benchmark such as llama-bench's; one
     of no known format is refused with a list of them. Everything in it is checked before the run appears; this lab then
-    judges it. What it does not say stays unknown. Importing it again changes nothing.
+    judges it. What it does not say stays unknown; what is told against it is refused. Importing it again changes nothing.
     """
     from labkit.audit.stored import run_audit
     from labkit.lab.lab import Lab

@@ -27,10 +27,16 @@ NOBODY_KNOWS = datetime(1970, 1, 1, tzinfo=UTC)  # when a file was measured that
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 OWN = ("format",)
 ELSEWHERE = {"device": "--device", "model": "--model"}
+# What a person may tell of any file: what the audit and a comparison read, and a remark.
+CONDITIONS = (
+    "active_params", "cache", "depth", "draft", "generate", "note", "phase", "power_cap_w", "prompt", "quant", "runtime",
+    "slots", "started", "streams",
+)  # fmt: skip
 COUNTS = ("streams", "prompt", "depth", "generate", "slots", "draft", "active_params", "power_cap_w")
 MOST_SAMPLES = 1_000_000
 MOST_REQUESTS = 500_000
 SET_TEXT = 200
+ROUNDED = 1.05  # a number of parameters told by hand is rounded, as 8.2e9
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,7 @@ def take_file(root: Path, path: Path, told: Told | None = None) -> Taken:
     document = read_document(path)
     reader = importer_of(document)
     contents = reader.read(document)
-    check_told(contents, told)
+    check_told(root, document, contents, told)
     record, rows, requests = record_of(document, reader, contents, told)
     try:
         return put(root, document, record, rows, requests)
@@ -136,14 +142,40 @@ def take_file(root: Path, path: Path, told: Told | None = None) -> Taken:
         raise RunError(f"{runs_folder(root)} cannot be written: {error.strerror}; nothing was imported") from None
 
 
-def check_told(contents: Contents, told: Told) -> None:
-    """ParameterError for a setting that the file gives itself, with another value."""
+def check_told(root: Path, document: Document, contents: Contents, told: Told) -> None:
+    """ParameterError for what the file gives itself with another value, and for a setting that nothing reads."""
     for name, value in told.conditions.items():
         given = [contents.settings[name]] if name in contents.settings else []
         given += [one.knobs[name] for one in contents.measured if name in one.knobs]
+        given += [row.value[name] for row in document.records() if row.has(name) and is_scalar(row.value[name])]
         for own in given:
             if own != value:
                 raise ParameterError(f"the file says that {name} is {own!r}, so --set cannot make it {value!r}")
+        if not given and name not in CONDITIONS:
+            raise ParameterError(f"--set does not know {name}; it knows {', '.join(CONDITIONS)}")
+    weights, active = (contents.model or {}).get("parameters"), told.conditions.get("active_params")
+    if weights and active is not None and active > ROUNDED * weights:
+        raise ParameterError(f"the file's model has {weights:,} parameters, so active_params cannot be {active:,.0f}")
+    own = (contents.device or {}).get("name")
+    if told.device is not None and own and not same_device(root, told.device, str(own)):
+        raise ParameterError(f"the file says that the device is {own!r}, so --device cannot make it {told.device!r}")
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value of a file can be a setting."""
+    return isinstance(value, bool | int | float | str)
+
+
+def same_device(root: Path, one: str, other: str) -> bool:
+    """Whether two names are of one device: a known one alike, or the shorter stands in the longer."""
+    from labkit.audit.devices import find_device, read_devices
+
+    known = read_devices(root)
+    found = [find_device(name, known) for name in (one, other)]
+    if found[0] is not None and found[1] is not None:
+        return (found[0].key, found[0].count) == (found[1].key, found[1].count)
+    short, long = sorted((" ".join(one.casefold().split()), " ".join(other.casefold().split())), key=len)
+    return short in long
 
 
 def record_of(

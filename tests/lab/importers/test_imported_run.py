@@ -275,6 +275,12 @@ def test_a_setting_may_say_again_what_the_file_says_and_nothing_else(lab: Path, 
         take_file(lab, samples / "llama-bench.json", Told(settings={"streams": 2}))
 
 
+def test_a_device_may_be_called_by_another_of_its_names(lab: Path, samples: Path) -> None:
+    taken = take_file(lab, samples / "llama-bench.json", Told(device="R9700"))
+    assert taken.record.device is not None
+    assert taken.record.device["name"] == "R9700"
+
+
 def test_streams_of_a_closed_loop_are_witnessed_by_the_requests_at_work_at_once(lab: Path, samples: Path) -> None:
     """Four requests of one stream are as many rows as four of two: only their times tell how many were at work."""
     document = json.loads((samples / "guidellm.json").read_text())
