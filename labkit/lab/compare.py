@@ -120,7 +120,7 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
                 f"{name} at {cell_words(json.loads(cells[0]))} was never measured in one block of both: no ratio"
             )
             continue
-        spread = None if paired else spread_for(known, old, new, name, cells, anchor)
+        spread = None if paired else spread_for(known, old, new, name, cells, level, anchor)
         bad = bool(faults) and known_metric(name).timed
         rows.append(cell_ratio(cells, name, ends, level, spread, anchor, invalid=bad))
     if anchor is not None and not anchor.holds:
@@ -281,10 +281,11 @@ def values_of(
 
 
 def spread_for(
-    known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], anchor: AnchorCheck | None
-) -> Spread:
+    known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], level: float,
+    anchor: AnchorCheck | None,
+) -> Spread:  # fmt: skip
     """The spread between sessions: the metric's own where its history tells it, else the anchor's, else assumed."""
-    found = spread_of(known, old, new, name, cells)
+    found = spread_of(known, old, new, name, cells, level)
     return anchor.spread if not found.sessions and anchor is not None and anchor.spread is not None else found
 
 

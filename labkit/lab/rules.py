@@ -285,6 +285,15 @@ rule(
     ("verb", "compare"), published=(6,),
 )  # fmt: skip
 rule(
+    "sessions-apart", "Judging",
+    "Two single sessions are compared by how far sessions of their scope lie apart: known from five, until then assumed to "
+    "be 2 %, or what those there show where that is more.",
+    "Nothing changed between two sessions of one scope, and still they differ.",
+    ("check", "labkit.lab.session_spread.spread_of"), ("verb", "compare"),
+    ("test", "tests/lab/test_compare.py::"
+     "test_sessions_of_one_scope_show_no_difference_between_themselves_before_five_are_there"),
+)  # fmt: skip
+rule(
     "of-one-kind", "Judging",
     "A trend, two groups or an odd first repetition is told beside the verdict; no sample is dropped for it.",
     "Two modes have a mean that neither of them has.",

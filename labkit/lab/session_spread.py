@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +25,7 @@ HOW = "Plan(anchor=stream_anchor()) and measure_anchor(run, device, block) in ea
 MEASURING = "labkit.lab.anchor.measure_anchor(run, device, block) does, once a block"
 ASSUMED = 0.02  # standard deviation of a session's logarithm, the upper end of what is common, where nothing is known
 MANY = 10_000  # degrees of freedom of what is assumed
+TELLS_NOTHING = math.log(100)  # an interval that reaches further to either side is none
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,10 @@ class Spread:
     freedom: int
     sessions: int
     basis: str
+
+    def reach(self, level: float) -> float:
+        """How far two sessions lie apart by it, as a logarithm."""
+        return statistics.t_quantile(self.freedom, level) * self.sd * math.sqrt(2)
 
 
 @dataclass(frozen=True)
@@ -59,17 +64,20 @@ class AnchorCheck:
 def unpaired_interval(a: ArrayLike, b: ArrayLike, level: float, spread: Spread) -> statistics.Interval:
     """Mean of `b` minus mean of `a`, logarithms of the blocks of two single sessions, with an interval that holds the
     spread between sessions: Welch's, and never narrower than two sessions lie apart by `spread`. With an assumed spread,
-    which has none of the blocks' noise in it, the two are added in squares."""
+    which has none of the blocks' noise in it, the two are added in squares. One that reaches beyond a factor of 100 is no
+    interval."""
     found = statistics.welch_interval(a, b, level)
-    apart = statistics.t_quantile(spread.freedom, level) * spread.sd * math.sqrt(2)
+    between = spread.reach(level)
     if found.low is None or found.high is None:
         if not spread.sessions:
             return found
-        half = apart
+        half = between
     else:
         within = (found.high - found.low) / 2
-        half = max(within, apart) if spread.sessions else math.hypot(within, apart)
+        half = max(within, between) if spread.sessions else math.hypot(within, between)
     middle = found.estimate
+    if half > TELLS_NOTHING:
+        return statistics.Interval(middle, None, None, found.n, "sessions", level)
     return statistics.Interval(middle, middle - half, middle + half, found.n, "sessions", level)
 
 
@@ -146,24 +154,57 @@ def plan_of(run: StoredRun) -> Plan | None:
         return None
 
 
-def spread_of(known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str]) -> Spread:
-    """The spread between sessions of a metric at a cell, from the completed runs in the scopes of both; at least five of
-    one scope, else it is assumed."""
-    groups: dict[str, list[float]] = {}
+def apart(old: RunRecord, new: RunRecord, record: RunRecord) -> str:
+    """What acts and is no part of the scope, where `old` and `new` have it differently, as `record` has it: the settings
+    of the card (power limit, ECC) and the notebook's code."""
+    told = [
+        {f"card {name}": value for name, value in ((one.device or {}).get("card") or {}).items()}
+        | ({"notebook": one.notebook_sha256} if one.notebook_sha256 else {})
+        for one in (old, new, record)
+    ]
+    names = [name for name in sorted(told[0].keys() & told[1].keys()) if told[0][name] != told[1][name]]
+    return canonical_cell({name: told[2].get(name) for name in names})
+
+
+def spread_of(
+    known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], level: float
+) -> Spread:
+    """The spread between sessions of a metric at a cell, from the completed runs in the scopes of both. With fewer than
+    five of one scope it is assumed, or what those there show where two sessions lie further apart by that at `level`.
+
+    The two themselves are sessions of one scope where nothing differs that acts, whatever their state."""
+
+    def key_of(run: StoredRun) -> str:
+        return scope_key(run.record) + apart(old.record, new.record, run.record)
+
+    groups: dict[str, dict[str, float]] = {}
     for run, cell in zip((old, new), cells, strict=True):
-        key = scope_key(run.record)
-        values = (known.middle(other, name, cell) for other in known.scopes.get(key, ()))
-        groups.setdefault(key + cell, [value for value in values if value])
-    logs = [np.log(values) for values in groups.values() if len(values) >= 2]
-    most = max((len(values) for values in groups.values()), default=0)
-    if most < SESSIONS_NEEDED:
-        return Spread(
-            ASSUMED, MANY, 0, f"assumed: {most} of the {SESSIONS_NEEDED} sessions of one scope that would tell it"
-        )
-    freedom = sum(len(one) - 1 for one in logs)
+        key = key_of(run)
+        found = groups.setdefault(key + cell, {})
+        for other in (*known.scopes.get(scope_key(run.record), ()), run):
+            if key_of(other) == key and (value := known.middle(other, name, cell)):
+                found[other.record.id] = value
+    logs = [np.log(list(values.values())) for values in groups.values() if len(values) >= 2]
+    most = max(map(len, groups.values()))
+    freedom, number = sum(len(one) - 1 for one in logs), sum(map(len, logs))
     squares = sum(float(((one - one.mean()) ** 2).sum()) for one in logs)
-    number = sum(map(len, logs))
-    return Spread(math.sqrt(squares / freedom), freedom, number, f"from {number} sessions of the same scope")
+    shown = (
+        Spread(math.sqrt(squares / freedom), freedom, number, f"from {number} sessions of the same scope")
+        if logs
+        else None
+    )
+    if shown is not None and most >= SESSIONS_NEEDED:
+        return shown
+    assumed = Spread(
+        ASSUMED, MANY, 0, f"assumed: {most} of the {SESSIONS_NEEDED} sessions of one scope that would tell it"
+    )
+    if shown is None or shown.reach(level) <= assumed.reach(level):
+        return assumed
+    if len(groups) == 1 and number == 2:
+        return replace(shown, basis="undecided: two sessions of one scope, this is their spread")
+    return replace(
+        shown, basis=f"from the {number} sessions of the scope there are, of {SESSIONS_NEEDED} that would tell it"
+    )
 
 
 def check_anchor(known: History, old: StoredRun, new: StoredRun) -> AnchorCheck:

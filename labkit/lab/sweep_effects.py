@@ -121,7 +121,7 @@ def effect_of(pair: Pair, file: SweepFile, level: float, known: History, levers:
         pair.old,
         pair.new,
     )
-    spread = spread_of(known, a, b, pair.metric, (old_cell, new_cell))
+    spread = spread_of(known, a, b, pair.metric, (old_cell, new_cell), level)
     ratio = unpaired_ratio(old_samples, new_samples, level, spread)
     return LeverEffect(
         lever=name,

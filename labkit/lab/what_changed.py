@@ -162,7 +162,8 @@ def lines_of(item: Changed, md: Any = str) -> list[str]:
         lines.append(f"- verdict: {md(' → '.join(told))}")
     for speed in item.speeds:
         numbers = f"{speed.old:.4g} → {speed.new:.4g} {speed.unit}, {speed.words()}, {speed.word}"
-        lines.append(f"- {speed.metric} at {md(speed.cell)}: {md(numbers)}")
+        between = f" (spread between sessions: {speed.spread})" if speed.spread else ""
+        lines.append(f"- {speed.metric} at {md(speed.cell)}: {md(numbers + between)}")
     lines += [f"- changed: {md(text)}" for text in item.conditions]
     if item.then and not item.conditions:
         lines.append("- changed: no condition that a record keeps")

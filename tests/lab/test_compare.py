@@ -99,7 +99,7 @@ def test_runs_one_after_the_other_are_two_sessions_with_a_wider_interval(lab: Pa
         assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
         assert wide.low < 1 < wide.high
         assert (wide.word, narrow.word) == ("undecided", "faster")
-    assert "assumed: 3 of the 5 sessions" in apart.cells[0].spread  # the three have one scope
+    assert "from the 3 sessions of the scope there are, of 5" in apart.cells[0].spread  # 5 % of 3 is more than 2 %
 
 
 def test_runs_on_two_cards_or_boots_are_never_paired(lab: Path) -> None:
@@ -130,6 +130,49 @@ def test_two_large_sessions_differ_even_where_the_spread_is_only_assumed(lab: Pa
         found.bound.startswith("Only the kv: f16 → f32 differs of what the records tell") is False
     )  # tokens differ too
     assert "kv: f16 → f32" in found.bound
+
+
+@pytest.mark.parametrize("sessions", [2, 3, 4])
+def test_sessions_of_one_scope_show_no_difference_between_themselves_before_five_are_there(
+    lab: Path, sessions: int
+) -> None:
+    runs = [run(lab, number, 20.0 if number < sessions else 43.6) for number in range(1, sessions + 1)]
+    found = compare_runs(lab, runs[0], runs[-1])
+    assert found.cells[0].ratio == pytest.approx(2.18, rel=0.01)
+    assert words(found) == ["undecided", "undecided"]
+    said = "undecided: two sessions of one scope, this is their spread" if sessions == 2 else (
+        f"from the {sessions} sessions of the scope there are, of 5 that would tell it"
+    )  # fmt: skip
+    assert said in found.cells[0].spread
+    # the sd of n - 1 equal logarithms and one ln 2.18 beyond is ln 2.18 / √n
+    sd = math.log(2.18) / math.sqrt(sessions)
+    assert float(found.cells[0].spread.split()[0]) == pytest.approx(100 * sd, rel=0.03)
+
+
+def test_a_run_that_the_history_leaves_out_is_a_session_of_its_scope_all_the_same(lab: Path) -> None:
+    found = compare_runs(lab, run(lab, 1), run(lab, 2, 43.6, state="killed", reason="killed"))
+    assert words(found) == ["undecided", "undecided"]
+
+
+def test_an_interval_that_reaches_beyond_a_factor_of_a_hundred_is_none(lab: Path) -> None:
+    found = compare_runs(lab, run(lab, 1), run(lab, 2, 2000.0))
+    assert [(cell.low, cell.high, cell.word) for cell in found.cells] == [(None, None, "undecided")] * 2
+
+
+def test_what_two_sessions_of_one_side_show_is_held_against_the_other_side(lab: Path) -> None:
+    old, _, new = run(lab, 1), run(lab, 2, 43.6), run(lab, 3, 60.0, parameters={"kv": "f32"})
+    found = compare_runs(lab, old, new)
+    assert words(found) == ["undecided", "undecided"]
+    assert "from the 2 sessions of the scope there are, of 5" in found.cells[0].spread
+
+
+def test_a_setting_of_the_card_or_a_notebook_that_differs_makes_two_scopes(lab: Path) -> None:
+    high, low = ({"device": DEVICE | {"card": {"power_limit_w": watts}}} for watts in (300, 150))
+    one, other = ({"notebook_sha256": digit * 64} for digit in "ab")
+    for number, (then, now) in enumerate(((high, low), (one, other))):
+        found = compare_runs(lab, run(lab, 3 * number + 1, **then), run(lab, 3 * number + 2, 10.0, **now))
+        assert words(found) == ["slower", "slower"]
+        assert "2 %, assumed: " in found.cells[0].spread
 
 
 # An upgrade
