@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PureWindowsPath
+from statistics import fmean
 from typing import Any
 
 from labkit.lab.importers.document import Document, Node
@@ -115,7 +116,7 @@ def metrics_of(prompt: int, generate: int, seconds: float) -> dict[str, float]:
 
 
 def check_rates(row: Node, tokens: int, times: Sequence[float]) -> None:
-    """RunError where the rates a row gives are not its tokens over its times."""
+    """RunError where the rates a row gives are not its tokens over its times, or its averages not those of its samples."""
     rates = row.at("samples_ts").numbers()
     if rates and len(rates) != len(times):
         raise row.at("samples_ts").fault(f"has {len(rates)} rates for {len(times)} times in samples_ns")
@@ -123,6 +124,10 @@ def check_rates(row: Node, tokens: int, times: Sequence[float]) -> None:
         if not math.isclose(rate, tokens * 1e9 / ns, rel_tol=RATES_AGREE, abs_tol=1e-5):
             what = f"is {rate:g} tok/s, but {tokens} tokens in {ns:g} ns are {tokens * 1e9 / ns:g}"
             raise row.at("samples_ts").items()[i].fault(what)
+    for name, values in (("avg_ns", times), ("avg_ts", [tokens * 1e9 / ns for ns in times])):
+        mean, given = fmean(values), row.at(name).number()
+        if given is not None and not math.isclose(given, mean, rel_tol=RATES_AGREE, abs_tol=1e-5):
+            raise row.at(name).fault(f"is {given:g}, but its {len(values)} samples have a mean of {mean:g}")
 
 
 def settings_of(row: Node) -> dict[str, Any]:

@@ -102,6 +102,13 @@ def test_rates_that_are_not_tokens_over_times_are_refused(altered: Altered) -> N
         read(altered("llama-bench.json", other))
 
 
+@pytest.mark.parametrize(("name", "factor"), [("avg_ts", 1.1), ("avg_ns", 0.9), ("avg_ts", 0.0)])
+def test_an_average_that_is_not_that_of_the_samples_is_refused(altered: Altered, name: str, factor: float) -> None:
+    path = altered("llama-bench.json", lambda rows: rows[0].update({name: factor * rows[0][name]}))
+    with pytest.raises(RunError, match=rf"\[0\]\.{name} is .*, but its \d+ samples have a mean of "):
+        read(path)
+
+
 @pytest.mark.parametrize(
     ("kind", "weights"),
     [
