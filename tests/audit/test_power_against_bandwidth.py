@@ -42,6 +42,34 @@ def test_the_power_may_stand_in_a_row_of_its_own():
     assert [(n.subject, n.outcome) for n in notices(ID, claims_of(rate, power))] == [("rate", "warn")]
 
 
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(
+    ("power", "cap", "share"), [(900.0, None, "300%"), (250.0, 100.0, "250%"), (310.0, None, ""), (420.0, 330.0, "")]
+)
+def test_more_power_than_the_card_or_its_cap_lets_through_warns(
+    power: float, cap: float | None, share: str, alone: bool
+):
+    # the R9700 draws 300 W; a cap that was raised or lowered counts in the place of it
+    fields = {"streams": 1.0, "power_cap_w": cap, "power_w": power, **MISTRAL_7B}
+    row = observed("power_w", power, **fields) if alone else observed("decode_tok_s", 17, **fields)
+    troubles = [notice for notice in notices(ID, claims_of(row)) if notice.trouble]
+    assert [notice.outcome for notice in troubles] == (["warn"] if share else [])
+    assert all(f"= {share}, of 130% at the most" in notice.arithmetic[0] for notice in troubles)
+
+
+def test_too_much_power_in_a_row_of_its_own_is_not_fine_beside_the_rate_either():
+    rate = observed("decode_tok_s", 17, "rate", streams=1.0, **MISTRAL_7B)
+    power = observed("power_w", 900.0, "power", streams=1.0, power_w=900.0, **MISTRAL_7B)
+    assert {n.subject: n.outcome for n in notices(ID, claims_of(rate, power))} == {"rate": "warn", "power": "warn"}
+
+
+def test_a_peak_may_be_beyond_a_cap_and_two_cards_draw_twice():
+    peak = observed("power_w", 488.0, power_w=488.0, power_cap_w=250.0, text="for under a millisecond")
+    assert [notice.outcome for notice in notices(ID, claims_of(peak))] == ["not assessable"]
+    pair = observed("power_w", 560.0, device="2x R9700", power_w=560.0)
+    assert not notices(ID, claims_of(pair))
+
+
 def read_while_it_ran(root: Path, under_load: float, busy: float = 1.0, **card: Any) -> Any:
     """The notice on the telemetry of a run that worked from 10 to 20 s; the card that was read idles at 19 W."""
     readings = [

@@ -1,5 +1,6 @@
 """Power against implied bandwidth: a card that worked without drawing what work takes, or readings of another card."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -16,9 +17,10 @@ LEAST_RATIO = (
 IDLE_RATIO = 1.15  # load against idle: less is no load that the card saw
 FEWEST = 3  # readings
 OVER_LIMIT, OVER_CLOCK = 1.3, 1.05  # what no mean of this card's can be
+PEAK = re.compile(r"\b(peaks?|spikes?|transients?|milliseconds?)\b", re.IGNORECASE)  # a cap bounds means alone
 
 
-@detector("power-against-bandwidth", 9, version=1, title="Power against implied bandwidth")
+@detector("power-against-bandwidth", 9, version=2, title="Power against implied bandwidth")
 def power_against_bandwidth(evidence: Evidence) -> Iterator[Notice]:
     """Mean power against the bandwidth that the rate implies, power under load against power at rest, and readings that
     cannot be of the device that ran (no load while it worked, power or clocks beyond its limits). Warns: sensors differ,
@@ -30,10 +32,31 @@ def power_against_bandwidth(evidence: Evidence) -> Iterator[Notice]:
     }  # published in a row of its own
     for one in evidence.observations:
         power = one.power_w if one.power_w is not None else stated.get((one.group, one.likeness("phase")))
+        if (beyond := by_limit(one, power)) is not None:
+            yield beyond
+            continue
         if (notice := by_bandwidth(one, power, evidence)) is not None:
             yield notice
     if evidence.kind == "run":
         yield from by_load(evidence)
+
+
+def by_limit(one: Observation, power: float | None) -> Notice | None:
+    """The notice on a power that its card, or the cap it was under, does not let through; None for one that may be."""
+    cards, own = (1, None) if one.device is None else (one.device.count, one.device.power_w)
+    each = one.power_cap_w or own
+    if power is None or each is None or power <= OVER_LIMIT * each * cards:
+        return None
+    limit = f"{number(each * cards)} W of its {'cap' if one.power_cap_w else 'card'}{'s' if cards > 1 else ''}"
+    line = f"{number(power)} W of {limit} = {power / each / cards:.0%}, of {OVER_LIMIT:.0%} at the most"
+    if PEAK.search(one.text):
+        text = f"{one.subject} is said to be a peak, and a limit bounds means"
+        return Notice(
+            outcome="not assessable", text=text, subject=one.subject, about=(one.subject,), arithmetic=(line,),
+            missing=("a mean power",),
+        )  # fmt: skip
+    text = f"{one.subject} draws {number(power)} W, beyond the {limit}: the reading, or the limit, is of something else"
+    return Notice(outcome="warn", text=text, subject=one.subject, about=(one.subject,), arithmetic=(line,))
 
 
 def by_bandwidth(one: Observation, power: float | None, evidence: Evidence) -> Notice | None:
