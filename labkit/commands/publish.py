@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to make (default: site/ in the lab).")
-@click.option("--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret or disagrees.")
+@click.option(
+    "--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret, disagrees or lost its run."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
 def command(out: Path | None, strict: bool, as_json: bool) -> None:
     """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else.

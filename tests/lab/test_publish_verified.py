@@ -13,6 +13,7 @@ from labkit.lab.entries import read_book
 from labkit.lab.events import read_events
 from labkit.lab.ledger import append, note
 from labkit.lab.publish import publish, publish_run
+from labkit.lab.publish.standing import MISSING
 
 MARK = "does not agree with its data"
 
@@ -114,10 +115,20 @@ def test_strict_publishes_nothing_and_names_the_entry(
     assert not (lab / "site").exists()
 
 
-def test_a_run_that_is_not_here_is_no_disagreement(lab: Path) -> None:
+def test_an_entry_whose_run_is_not_here_is_marked_so_and_strict_names_it(lab: Path) -> None:
+    """It is no disagreement: nothing says that the entry is wrong, and nothing can show that it is right."""
+    gone, anchor = runs(lab)[1].name, anchors(lab)[1]
     runs(lab)[1].rename(lab / "elsewhere")
-    publish(lab, strict=True)
-    assert MARK not in page(lab, "index.html")
+    with pytest.raises(LedgerError, match=f"the entry {anchor} {MISSING} .{gone}.; nothing was published"):
+        publish(lab, strict=True)
+    assert not (lab / "site").exists()
+    assert publish(lab).problems == (f"{gone}: its entry {MISSING}",)
+    index, findings = page(lab, "index.html"), page(lab, "findings.html")
+    assert index.count(f"</span> {MISSING}</span>") == 1
+    assert findings.count(f"</span> {MISSING}</span>") == 1
+    assert findings.index(f'id="{anchor}"') < findings.index(MISSING)
+    assert f"<li>{gone}</li>" in findings
+    assert MARK not in index + findings
 
 
 def test_a_forged_entry_with_a_hash_of_its_own_is_found(lab: Path) -> None:

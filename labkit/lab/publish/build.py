@@ -13,7 +13,7 @@ from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page, run_page, site_resolver
 from labkit.lab.publish.read import RunView, read_run, run_folders
 from labkit.lab.publish.site import check_target, put, site_lock, staged
-from labkit.lab.publish.standing import LedgerView, read_ledger_view
+from labkit.lab.publish.standing import MISSING, LedgerView, read_ledger_view
 from labkit.lab.redact import Redaction, Scrubber
 
 SITE = "site"
@@ -68,8 +68,8 @@ def publish(lab_root: Path, out: Path | None = None, strict: bool = False) -> Re
     """Publishes the whole lab at `lab_root` into `out` (default `site/` in it).
 
     Every entry of the ledger is verified on the way, and one that does not agree with its data is marked so. LabError
-    when `out` is some other folder, or with `strict` when anything published held a secret (it is masked either way) or
-    does not agree; then nothing is written."""
+    when `out` is some other folder, or with `strict` when anything published held a secret (it is masked either way),
+    does not agree, or is of a run that is not here; then nothing is written."""
     root = lab_root.resolve()
     target = Path(out or root / SITE).absolute()
     check_target(target, root)
@@ -137,6 +137,8 @@ def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
             problems.append(str(error).replace(f"{root}/", ""))
     pictures = {path.stem: path for path in sorted((root / "figures").glob("*.png"))}
     ledger = read_ledger_view(root, scrubber, fresh=whole)
+    gone = sorted({run for runs_of in ledger.missing.values() for run in runs_of})
+    problems += [f"{run}: its entry {MISSING}" for run in gone]
     return Source(root, tuple(runs), tuple(ledgers), pictures, ledger, (*problems, *ledger.problems))
 
 
@@ -151,12 +153,17 @@ def refuse_secrets(scrubber: Scrubber) -> None:
 
 
 def refuse_disagreement(ledger: LedgerView) -> None:
-    """LedgerError that names the entry when the ledger does not agree with its data."""
+    """LedgerError that names the entry when the ledger does not agree with its data, or cannot be recomputed here."""
     entry = next((standing for standing in ledger.standings if standing.disagrees), None)
     if entry is not None:
         raise LedgerError(
             f"the entry {entry.anchor} does not agree with its data: {entry.disagrees[0]}; nothing was published"
         )
+    for standing in ledger.standings:
+        if standing.missing:
+            raise LedgerError(f"the entry {standing.anchor} {MISSING} ({standing.missing[0]}); nothing was published")
+    if ledger.missing:
+        raise LedgerError(f"the entry of {next(iter(ledger.missing))} {MISSING}; nothing was published")
     if ledger.problems:
         raise LedgerError(f"the ledger does not agree with its data: {ledger.problems[0]}; nothing was published")
 
@@ -190,7 +197,10 @@ def write_shared(aside: Path, source: Source) -> None:
     put(aside / "index.html", index.encode())
     for name, file, page, text in source.ledgers:
         disagrees = source.ledger.disagrees
-        body = ledger_page(name, text, page, source.menu, source.resolver(""), disagrees.get(file, ()), disagrees)
+        missing = source.ledger.missing
+        body = ledger_page(
+            name, text, page, source.menu, source.resolver(""), disagrees.get(file, ()), disagrees, missing
+        )
         put(aside / page, body.encode())
     for path in source.pictures.values():
         put(aside / "figures" / path.name, path.read_bytes())

@@ -284,12 +284,17 @@ def ledger_page(
     resolve: Resolve,
     problems: Sequence[str] = (),
     disagrees: Mapping[str, Sequence[str]] | None = None,
+    missing: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """A ledger's markdown as a page; the outcome in an entry's heading becomes its badge. `problems` are those of the
-    whole file; `disagrees` says of an entry's anchor what does not agree with its data, shown beneath its heading."""
+    whole file; `disagrees` says of an entry's anchor what does not agree with its data, `missing` which
+    of its runs are not in this lab; both are shown beneath its heading."""
     body = HEADLINE.sub(headline, render(text, resolve))
-    if disagrees:
-        body = ENTRY.sub(lambda match: match[0] + disagreement(disagrees.get(match["id"], ())), body)
+    marks = (("disagrees", disagrees or {}), ("missing", missing or {}))
+    if disagrees or missing:
+        body = ENTRY.sub(
+            lambda match: match[0] + "".join(note_of(kind, found.get(match["id"], ())) for kind, found in marks), body
+        )
     return (
         templates()
         .get_template("ledger.html.j2")
@@ -297,9 +302,9 @@ def ledger_page(
     )
 
 
-def disagreement(found: Sequence[str]) -> str:
-    """The mark of an entry that does not agree with its data, and what does not; nothing where all agrees."""
-    macro = getattr(templates().get_template("badge.html.j2").module, "disagrees")  # noqa: B009
+def note_of(kind: str, found: Sequence[str]) -> str:
+    """The mark of an entry that `disagrees` with its data, or whose runs are `missing`, with each; or nothing."""
+    macro = getattr(templates().get_template("badge.html.j2").module, kind)
     return str(macro(found)) if found else ""
 
 

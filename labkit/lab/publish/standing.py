@@ -12,6 +12,7 @@ from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import count
 
 FILE = "data/ledger"
+MISSING = "cannot be recomputed here: the run is not in this lab"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Standing:
     ledger: str
     anchor: str
     disagrees: tuple[str, ...] = ()  # what verifying its runs found
+    missing: tuple[str, ...] = ()  # its runs that are not in this lab
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Claims:
 @dataclass(frozen=True)
 class LedgerView:
     """The ledger, read and verified: its live entries, newest first, and the claims of each run in it. `disagrees` says
-    of a run, of an entry's anchor, and of a ledger's file name what does not agree with the data; `waived` of a run which
-    faults a person set aside, and why."""
+    of a run, of an entry's anchor, and of a ledger's file name what does not agree with the data; `missing` names, of an
+    entry's anchor and of a run, the runs that are not in this lab, without which it cannot be recomputed; `waived` says
+    of a run which faults a person set aside, and why."""
 
     standings: tuple[Standing, ...] = ()
     claims: Mapping[str, Claims] = field(default_factory=dict)
     disagrees: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     waived: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -58,7 +62,9 @@ def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> Ledg
     events = read_events(root, fresh=fresh)
     book = read_book(events)
     scrubber.file = FILE
-    wrong = [fault for fault in verify(root, fresh=False).faults if fault.kind != "missing"]
+    faults = verify(root, fresh=False).faults
+    wrong = [fault for fault in faults if fault.kind != "missing"]
+    missing = {fault.where: (fault.where,) for fault in faults if fault.kind == "missing"}
     disagrees: dict[str, tuple[str, ...]] = {}
     for fault in wrong:
         text = scrubber.text(fault.text)
@@ -69,15 +75,20 @@ def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> Ledg
         found = tuple(f"{run}: {text}" for run in runs for text in disagrees.get(run, ()))
         if found:
             disagrees[entry.anchor] = (*disagrees.get(entry.anchor, ()), *found)
-    standings = tuple(standing(entry, scrubber, disagrees.get(entry.anchor, ())) for entry in book.live)
+        if gone := tuple(run for run in runs if run in missing):
+            missing[entry.anchor] = gone
+    standings = tuple(
+        standing(entry, scrubber, disagrees.get(entry.anchor, ()), missing.get(entry.anchor, ())) for entry in book.live
+    )
     claims = {event.run: claims_of(event, scrubber) for event in events.of(EntryEvent)}
     waived: dict[str, tuple[str, ...]] = {}
     for one in events.of(Waiver):
         waived[one.run] = (*waived.get(one.run, ()), scrubber.text(f"{one.fault}, {one.day}: {one.reason}"))
-    return LedgerView(standings, claims, disagrees, waived, tuple(scrubber.text(str(fault)) for fault in wrong))
+    problems = tuple(scrubber.text(str(fault)) for fault in wrong)
+    return LedgerView(standings, claims, disagrees, missing, waived, problems)
 
 
-def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...]) -> Standing:
+def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...], missing: tuple[str, ...] = ()) -> Standing:
     """An entry as the index shows it."""
     verdict = entry.verdict
     evidence = f"{count(verdict.pairs, 'pair' if verdict.ratio else 'repetition')} in {count(verdict.runs, 'session')}"
@@ -95,6 +106,7 @@ def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...]) -> St
         ledger=entry.ledger,
         anchor="looks" if entry.look else entry.anchor,
         disagrees=disagrees,
+        missing=missing,
     )
 
 
