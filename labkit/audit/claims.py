@@ -31,6 +31,17 @@ NUMBERS: dict[str, dict[str, float]] = {
     "prompt_tokens": TOKENS,
     "power_w": {"w": 1.0},
 }
+LEAST_PARAMS = 1e5
+UNSTATED = "leave it empty where it is not known"
+NEVER_0 = {
+    "streams": f"a count; {UNSTATED}",
+    "tokens_per_pass_max": f"a count; {UNSTATED}",
+    "slots": f"a count; {UNSTATED}",
+    "bytes_per_weight": f"a size; write 2 for FP16, 0.5 for 4 bits, or {UNSTATED}",
+    "active_params": f"a count of weights; write 7e9 or 7B, or {UNSTATED}",
+    "memory_mhz": f"a clock; {UNSTATED}",
+    "power_cap_w": f"a cap; {UNSTATED}",
+}
 REQUIRED = (
     "source", "date", "device", "model", "quantisation", "bytes_per_weight", "active_params", "backend", "metric",
     "streams", "slots", "tokens_per_pass_max", "depth", "output_tokens", "cache", "memory_mhz", "power_cap_w",
@@ -212,9 +223,13 @@ def claim_of(places: Places, row: int, line: int, cells: Mapping[str, str], writ
         if not cells[column]:
             raise fault(column, "it is empty; a claim says who made it and what was measured")
     numbers = {name: read(name, units) for name, units in NUMBERS.items()}
-    if numbers["streams"] == 0 or numbers["tokens_per_pass_max"] == 0 or numbers["slots"] == 0:
-        column = next(name for name in ("streams", "tokens_per_pass_max", "slots") if numbers[name] == 0)
-        raise fault(column, "0 is not a count; leave it empty where it is not known")
+    for column, what in NEVER_0.items():
+        if numbers[column] == 0:
+            raise fault(column, f"0 is not {what}")
+    active = numbers["active_params"]
+    if active is not None and active < LEAST_PARAMS:
+        meant = f"if {active:g} billion are meant, write {active:g}e9 or {active:g}B"
+        raise fault("active_params", f"{cells['active_params']!r} is no model's count of weights; {meant}")
     value = read("value", {})
     if value is None:
         raise fault("value", f"{cells['value']!r} is no value; a claim without one is not a claim")
@@ -225,6 +240,10 @@ def claim_of(places: Places, row: int, line: int, cells: Mapping[str, str], writ
         factor = factor_to(metric, unit_of(unit))
     except ParameterError as error:
         raise fault("unit", str(error)) from None
+    if value == 0 and metric in METRICS and (METRICS[metric].timed or metric == "power_w"):
+        raise fault(
+            "value", f"0 is no {metric}: no work takes no time or power; leave the row out where it was not measured"
+        )
     try:
         state = cache_state(cells["cache"])
     except ParameterError as error:

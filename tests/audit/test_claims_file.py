@@ -76,6 +76,18 @@ def test_a_missing_column_is_named(tmp_path: Path, column: str):
         ({"unit": ""}, "unit", "'' is not a known unit"),
         ({"streams": "many"}, "streams", "'many' is not a number"),
         ({"streams": "0"}, "streams", "0 is not a count"),
+        ({"bytes_per_weight": "0"}, "bytes_per_weight", "0 is not a size; write 2 for FP16"),
+        ({"active_params": "0"}, "active_params", "0 is not a count of weights; write 7e9 or 7B"),
+        (
+            {"active_params": "7"},
+            "active_params",
+            "'7' is no model's count of weights; if 7 billion are meant, write 7e9 or 7B",
+        ),
+        ({"active_params": "0.6"}, "active_params", "write 0.6e9 or 0.6B"),
+        ({"power_cap_w": "0"}, "power_cap_w", "0 is not a cap"),
+        ({"memory_mhz": "0"}, "memory_mhz", "0 is not a clock"),
+        ({"value": "0"}, "value", "0 is no decode_tok_s"),
+        ({"value": "0", "metric": "power_w", "unit": "W"}, "value", "0 is no power_w"),
         ({"streams": "NaN"}, "streams", "'NaN' is not a number"),
         ({"depth": "38 furlongs"}, "depth", "has a unit that does not belong here"),
         ({"power_cap_w": "250 hp"}, "power_cap_w", "a unit that does not belong here"),
@@ -209,6 +221,12 @@ def test_columns_have_the_names_people_give_them(tmp_path: Path):
     assert row.numbers["streams"] == 32
     assert row.numbers["memory_mhz"] == 1359
     assert row.numbers["active_params"] == 7.25e9
+
+
+@pytest.mark.parametrize("metric", ["acceptance", "logprob_gap"])
+def test_0_is_a_value_where_a_metric_may_be_0(tmp_path: Path, metric: str):
+    (row,) = claimed(tmp_path, [{"metric": metric, "value": "0", "unit": "1", "active_params": "100000"}]).rows
+    assert (row.value, row.numbers["active_params"]) == (0, 1e5)
 
 
 def test_what_is_unknown_stays_unknown(tmp_path: Path):
