@@ -1,4 +1,4 @@
-"""What differs between the conditions of two runs: device, driver, build, model, parameters, clocks, machine."""
+"""What differs between the conditions of two runs: device, driver, build, model, parameters, clocks, load, machine."""
 
 import csv
 import json
@@ -14,8 +14,9 @@ from labkit.lab.lab import StoredRun
 from labkit.lab.record import IMPORTED, RunRecord
 from labkit.lab.scope import NOT_SHAPE, model_words
 from labkit.lab.scope import driver_words as driver_of
+from labkit.measure.neighbours import BUSY_SHARE
 
-Kind = Literal["device", "driver", "build", "model", "parameters", "clocks", "machine", "session"]
+Kind = Literal["device", "driver", "build", "model", "parameters", "clocks", "load", "machine", "session"]
 CLOCKS = ("core_mhz", "memory_mhz")
 CLOCK_SHARE = 0.02  # clocks nearer than this are the same
 BUSY = 0.5  # readings under load are those above this share of the run's highest power or utilisation
@@ -46,6 +47,7 @@ def differences(old: StoredRun, new: StoredRun) -> list[Difference]:
         *told("model", "model", model_words(a.model), model_words(b.model)),
         *parameter_differences(a.parameters, b.parameters),
         *clock_differences(old, new),
+        *load_differences(old, new),
         *machine_differences(a, b),
     ]
 
@@ -132,13 +134,40 @@ def clock_differences(old: StoredRun, new: StoredRun) -> Iterator[Difference]:
             yield Difference("clocks", name, f"{a[name]:.0f} MHz", f"{b[name]:.0f} MHz")
 
 
-def clocks_of(folder: Path) -> dict[str, float]:
-    """The mean clocks of a run while it was busy, by name; empty without telemetry. Damaged readings are passed over."""
+def load_differences(old: StoredRun, new: StoredRun) -> Iterator[Difference]:
+    """What disturbed either: two loads are never alike, so one on both sides is a difference too."""
+    loads = [load_of(run) for run in (old, new)]
+    if any(loads):
+        then, now = (
+            load or ("none seen" if run.record.neighbours else "not known")
+            for load, run in zip(loads, (old, new), strict=True)
+        )
+        yield Difference("load", "load beside the run", then, now)
+
+
+def load_of(run: StoredRun) -> str:
+    """The other users of a run's device and processor, and what held the device back, as the audit warns of them; empty
+    where nothing was seen."""
+    seen = run.record.neighbours
+    troubles = list(seen.troubles) if seen is not None else []
+    most = max((number(row.get("others_busy")) or 0.0 for row in readings(run.folder)), default=0.0)
+    if most >= BUSY_SHARE and not (seen is not None and any((one.busy or 0.0) >= BUSY_SHARE for one in seen.processes)):
+        troubles.append(f"in one reading another process took {most:.0%} of an engine of the device")
+    return ", ".join(troubles)
+
+
+def readings(folder: Path) -> list[dict[str, str]]:
+    """The rows of a run's telemetry, as they are written; none without it."""
     path = folder / "telemetry.csv"
     if not path.is_file():
-        return {}
+        return []
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = list(csv.DictReader(file))
+        return list(csv.DictReader(file))
+
+
+def clocks_of(folder: Path) -> dict[str, float]:
+    """The mean clocks of a run while it was busy, by name; empty without telemetry. Damaged readings are passed over."""
+    rows = readings(folder)
     load = [number(row.get("power_w")) or number(row.get("utilisation")) or 0.0 for row in rows]
     top = max(load, default=0.0)
     busy = [row for row, at in zip(rows, load, strict=True) if at >= BUSY * top]
@@ -181,6 +210,11 @@ def bound_words(found: list[Difference], paired: bool) -> str:
         code = [one for one in found if one.kind == "build"]
         but = f" The {' and '.join(one.name for one in code)} differ, which may or may not matter." if code else ""
         return f"No condition that bounds a claim differs: the ratio is that of two sessions.{but}{also}"
+    if names == ["load"]:
+        return (
+            "Only the load beside the runs differs of what the records tell: the ratio may be its doing, and can be put to "
+            f"nothing else.{also}"
+        )
     if len(names) == 1:
         return f"Only the {names[0]} differs of what the records tell, so the ratio may be put to it.{also}"
     listed = f"{', '.join(names[:-1])} and {names[-1]}"

@@ -81,7 +81,7 @@ def changed(root: Path, then: StoredRun | None, now: StoredRun) -> Changed:
         effect_then=effect_word(then.record),
         speeds=speeds,
         bound=bound,
-        conditions=(*(one.words() for one in differences(then, now)), *beside(now.record)),
+        conditions=tuple(one.words() for one in differences(then, now)),
     )
 
 
@@ -120,12 +120,6 @@ def speeds_of(root: Path, then: StoredRun, now: StoredRun, plan: Plan | None) ->
     wanted = [json.loads(canonical_cell(cell)) for cell in (plan.rule.cell, plan.rule.against) if cell is not None]
     ours = {cell_words(cell) for cell in wanted}
     return tuple(cell for cell in found.cells if cell.cell in ours), found.bound
-
-
-def beside(record: RunRecord) -> tuple[str, ...]:
-    """What disturbed the repeat."""
-    seen = record.neighbours
-    return tuple(f"beside the repeat: {trouble}" for trouble in seen.troubles) if seen is not None else ()
 
 
 # The page

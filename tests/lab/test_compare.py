@@ -257,6 +257,33 @@ def test_what_differs_in_nothing_is_two_sessions(lab: Path) -> None:
     )
 
 
+def test_load_by_others_is_a_difference_and_bounds_the_claim(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_LAB", str(lab))
+    alone, loaded = ({"looks": 3, "sources": ["/proc"], "cpu_others": share} for share in (0.0, 0.496))
+    old, new = run(lab, 1, neighbours=alone), run(lab, 2, neighbours=loaded)
+    found = compare_runs(lab, old, new)
+    said = "load beside the run: none seen → other processes took 50% of the processor"
+    assert [one.words() for one in found.differences] == [said]
+    assert found.bound.startswith(
+        "Only the load beside the runs differs of what the records tell: the ratio may be its"
+    )
+    shown = CliRunner().invoke(command, [old.record.id, new.record.id]).output
+    assert f"differs: {said}" in shown
+    also_kv = compare_runs(lab, old, run(lab, 3, neighbours=loaded, parameters={"kv": "f32"}))
+    assert "load" in also_kv.bound
+    assert also_kv.bound.find("differ at once") > 0
+
+
+def test_another_process_that_only_the_telemetry_saw_is_a_difference(lab: Path) -> None:
+    old, new = run(lab, 1), run(lab, 2)
+    (new.folder / "telemetry.csv").write_text("time_s,others_busy\n0.0,\n1.0,0.31\n2.0,0.01\n")
+    assert [one.words() for one in compare_runs(lab, old, new).differences] == [
+        "load beside the run: not known → in one reading another process took 31% of an engine of the device"
+    ]
+    (new.folder / "telemetry.csv").write_text("time_s,others_busy\n0.0,0.01\n")  # the audit's own bound is 2 %
+    assert compare_runs(lab, old, new).differences == ()
+
+
 def test_a_knob_without_a_value_in_common_is_told_and_the_cells_still_meet(lab: Path) -> None:
     def bench(number: int, quant: str, rate: float) -> StoredRun:
         plan = make_plan(cells=[{"quant": quant, "width": 1}, {"quant": quant, "width": 8}], knob="width", control=None,
