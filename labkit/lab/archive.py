@@ -85,15 +85,26 @@ class Archive:
 
     def unpack(self, name: str, target: Path) -> None:
         """Writes a file of the run to `target`. RunError when its bytes are not those the manifest has the hash of."""
-        packed, digest, left = self.manifest.files[name], hashlib.sha256(), self.manifest.files[name].bytes
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._open(INSIDE + name) as source, target.open("xb") as file:
+        with target.open("xb") as file:
+            for piece in self._pieces(name):
+                file.write(piece)
+
+    def check(self, name: str) -> None:
+        """RunError when a file's bytes are not those the manifest has the hash of; nothing is written."""
+        for _ in self._pieces(name):
+            pass
+
+    def _pieces(self, name: str) -> Iterator[bytes]:
+        """A file of the run, piece by piece; RunError at its end at the latest, when it is not the manifest's."""
+        packed, digest, left = self.manifest.files[name], hashlib.sha256(), self.manifest.files[name].bytes
+        with self._open(INSIDE + name) as source:
             while piece := source.read(PIECE):
                 left -= len(piece)
                 if left < 0:
                     raise RunError(f"{self.path}: {name} unpacks to more than it says; it was not made by lab export")
                 digest.update(piece)
-                file.write(piece)
+                yield piece
         if left or digest.hexdigest() != packed.sha256:
             raise RunError(f"{self.path}: {name} was changed: its SHA-256 is not the manifest's; get the archive again")
 

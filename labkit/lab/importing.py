@@ -122,7 +122,10 @@ def check_artefacts(archive: Archive, record: RunRecord) -> None:
 
 
 def here_already(archive: Archive, folder: Path) -> Imported:
-    """The run that is here, when it is the archive's. RunError names the file that differs."""
+    """The run that is here, when it is the archive's. RunError names the file that differs, from the archive's own
+    manifest or from the run that is here."""
+    for name in archive.manifest.files:
+        archive.check(name)
     for name, packed in archive.manifest.files.items():
         path = folder / name
         if not path.is_file() or sha256_file(path) not in (packed.sha256, packed.unmasked_sha256):

@@ -370,6 +370,15 @@ def test_where_nothing_can_be_written_is_one_line(home: Path, away: Path, zipped
         export_run(next((away / "data" / "runs").iterdir()), tmp_path / ("x" * 300))
 
 
+def test_an_altered_archive_of_a_run_that_is_here_is_refused(home: Path, zipped: Path) -> None:
+    import_run(home, zipped)
+    before = everything(home)
+    rebuilt(zipped, changed_sample)
+    with pytest.raises(RunError, match=r"measurements\.csv was changed: its SHA-256 is not the manifest's"):
+        import_run(home, zipped)
+    assert everything(home) == before
+
+
 def test_another_run_of_that_name_is_kept(home: Path, zipped: Path) -> None:
     folder = import_run(home, zipped).folder
     (folder / "log.txt").write_text("mine\n")

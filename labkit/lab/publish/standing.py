@@ -64,7 +64,7 @@ def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> Ledg
     scrubber.file = FILE
     faults = verify(root, fresh=False).faults
     wrong = [fault for fault in faults if fault.kind != "missing"]
-    missing = {fault.where: (fault.where,) for fault in faults if fault.kind == "missing"}
+    missing: dict[str, tuple[str, ...]] = {fault.where: (fault.where,) for fault in faults if fault.kind == "missing"}
     disagrees: dict[str, tuple[str, ...]] = {}
     for fault in wrong:
         text = scrubber.text(fault.text)
