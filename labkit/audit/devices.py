@@ -70,6 +70,11 @@ class Limits:
         return fitting[unit] * self.count, f"{cards}{fitting[unit]:g} TFLOP/s, {unit.replace('_', ' ')} of {self.name}"
 
     @property
+    def memory_bytes(self) -> float | None:
+        """Bytes of memory of all cards together."""
+        return None if self.memory_gib is None else self.memory_gib * 2**30 * self.count
+
+    @property
     def cache_bytes(self) -> float | None:
         """Bytes of the last-level cache of all cards together."""
         return None if self.cache_mib is None else self.cache_mib * 2**20 * self.count

@@ -147,6 +147,25 @@ def test_a_claimed_total_may_count_prompts_and_is_not_assessable_and_a_run_s_own
     assert (own.outcome, "42,000 GB/s" in own.text) == ("fail", True)
 
 
+@pytest.mark.parametrize(
+    ("params", "device", "outcome"),
+    [(40e9, "R9700", "warn"), (17e9, "R9700", "ok"), (34e9, "2x R9700", "ok"), (36e9, "2x R9700", "warn")],
+)
+def test_active_weights_beyond_the_memory_do_not_fit(params: float, device: str, outcome: str):
+    # 31.86 GiB are 34.21 GB: of 2 bytes, 17.1e9 weights fit one card and 34.2e9 two
+    row = observed("decode_tok_s", 2, device=device, streams=1.0, active_params=params, bytes_per_weight=2.0)
+    (notice,) = notices(ID, claims_of(row))
+    assert notice.outcome == outcome
+    if params == 40e9:
+        assert "its active weights alone are 80 GB, on a device of 34.21 GB" in notice.text
+
+
+def test_weights_that_do_not_fit_are_said_where_nothing_else_is_known_and_never_hide_what_is_impossible():
+    fields = {"active_params": 40e9, "bytes_per_weight": 2.0}
+    assert [n.outcome for n in notices(ID, claims_of(observed("decode_tok_s", 2, **fields)))] == ["warn"]
+    assert [n.outcome for n in notices(ID, claims_of(observed("decode_tok_s", 20, streams=1.0, **fields)))] == ["fail"]
+
+
 def test_an_unknown_device_is_named_and_nothing_is_guessed():
     (notice,) = notices(ID, claims_of(observed("decode_tok_s", 1724, device="Arc B580", streams=32, **MISTRAL_7B)))
     assert notice.outcome == "not assessable"

@@ -38,7 +38,7 @@ def above_roofline(evidence: Evidence) -> Iterator[Notice]:
     """The least bytes a decode rate reads (active weights once a pass) against the memory's theoretical rate, the least
     operations a rate of tokens takes against the fastest unit its operands fit, and the marginal rates between prompts, and
     between depths, at least 1.5× apart. Beyond the theoretical rate by 2 % fails; beyond the device's own measured rate
-    only warns."""
+    only warns, and so do active weights that are more than its memory holds."""
     for one in evidence.observations:
         yield judge(one)
     for ladder in evidence.ladders("prompt_tokens", "depth"):
@@ -54,7 +54,8 @@ def judge(one: Observation) -> Notice:
         if not one.measured_gb_s and not one.measured_tflop_s:
             text = f"{one.subject} cannot be held against a device without {name}"
             return unjudged(one, text, (f"{name} (data/devices.toml)" if one.device_name else name,))
-    found = [notice for notice in (judge_memory(one), judge_arithmetic(one), judge_stated(one)) if notice is not None]
+    bounds = (judge_memory(one), judge_arithmetic(one), judge_stated(one), judge_room(one))
+    found = [notice for notice in bounds if notice is not None]
     judged = [notice for notice in found if notice.outcome != "not assessable"]
     if judged:
         return max(judged, key=lambda notice: notice.gravity)
@@ -75,6 +76,25 @@ def judge_memory(one: Observation) -> Notice | None:
     if not implied:
         return unjudged(one, f"{one.subject} implies no bandwidth", implied.missing)
     return hold(one, implied, pass_bytes(one).value, "memory")
+
+
+def judge_room(one: Observation) -> Notice | None:
+    """The active weights against the room in the device's memory; None where they fit, or it is not known."""
+    room = one.device.memory_bytes if one.device is not None else None
+    if room is None or one.active_params is None or one.bytes_per_weight is None:
+        return None
+    size = one.active_params * one.bytes_per_weight
+    if size <= room:
+        return None
+    lines = (
+        f"{number(one.active_params / 1e9)} × 10⁹ active weights × {one.bytes_per_weight:.6g} bytes = {number(size / 1e9)} GB",
+        f"memory: {number(room / 2**30)} GiB = {number(room / 1e9)} GB; the weights are {size / room:.0%} of it",
+    )
+    text = (
+        f"{one.subject} does not fit: its active weights alone are {number(size / 1e9)} GB, on a device of "
+        f"{number(room / 1e9)} GB: some lay elsewhere, or fewer are read a token"
+    )
+    return Notice(outcome="warn", text=text, subject=one.subject, about=(one.subject,), arithmetic=lines)
 
 
 def judge_stated(one: Observation) -> Notice | None:
