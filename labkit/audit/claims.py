@@ -74,6 +74,7 @@ NUMBERED = re.compile(r"(pp|tg)\d+")
 PHASES: dict[str, Phase] = {
     "decode_tok_s": "decode", "stream_tok_s": "decode", "stream_min_tok_s": "decode", "stream_max_tok_s": "decode",
     "server_decode_tok_s": "decode", "tpot_s": "decode", "itl_s": "decode", "step_ms": "decode", "total_tok_s": "mixed",
+    "makespan_s": "mixed",
     "prefill_tok_s": "prefill", "server_prefill_tok_s": "prefill", "ttft_s": "prefill", "achieved_gb_s": "operation",
     "achieved_gflop_s": "operation",
 }  # fmt: skip

@@ -69,6 +69,8 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
     if step := one.value("step_ms"):
         line = f"1,000 / {number(step)} ms = {number(1e3 / step)} passes/s"
         yield Implied(1e3 / step, (line,), sure=step / (one.high("step_ms") or step))
+    if "makespan_s" in one.metrics and not one.samples:  # of a run, its requests tell what was emitted
+        yield batch_passes(one, no_tokens)
     for name in (*THROUGHPUTS, *STREAM_RATES, "tpot_s", "itl_s"):
         if name not in one.metrics:
             continue
@@ -89,6 +91,23 @@ def pass_rates(one: Observation) -> Iterator[Implied]:
         passes = rate / streams / tokens
         line = f"{number(rate)} tok/s{among}{said} = {number(passes)} passes/s"
         yield Implied(passes, (line,), sure=share_left(one, name))
+
+
+def batch_passes(one: Observation, lacks: tuple[str, ...]) -> Implied:
+    """Passes a second behind the time of a whole batch: its output tokens over its time, as a rate of all streams."""
+    streams, output, time = one.streams, one.output_tokens, one.metrics["makespan_s"]
+    tokens, together = one.tokens_per_pass_max, resident(one)
+    if not streams or not output or not tokens or not together or not time:
+        known = {"the number of streams": streams, "the output tokens of a stream": output, "a time": time}
+        return Implied(None, (), (*lacks, *(name for name, value in known.items() if not value)))
+    rate = streams * output / time
+    passes = rate / together / tokens
+    each = f" / {counted(tokens, 'token')} a pass" if tokens != 1 else ""
+    lines = (
+        f"{counted(streams, 'stream')} × {counted(output, 'token')} / {number(time)} s = {number(rate)} tok/s",
+        f"{number(rate)} tok/s / {counted(together, 'stream')}{each} = {number(passes)} passes/s",
+    )
+    return Implied(passes, lines, sure=time / (one.high("makespan_s") or time))
 
 
 def resident(one: Observation) -> float | None:

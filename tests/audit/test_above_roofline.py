@@ -148,6 +148,32 @@ def test_a_claimed_total_may_count_prompts_and_is_not_assessable_and_a_run_s_own
 
 
 @pytest.mark.parametrize(
+    ("streams", "slots", "seconds", "gb_s"),
+    [(1, None, 0.1, 14_000), (1, None, 5.0, 280), (32, 32, 5.0, 280), (32, 8, 5.0, 1120)],
+)
+def test_the_time_of_a_batch_is_a_rate_of_its_output_tokens(
+    streams: float, slots: float | None, seconds: float, gb_s: float
+):
+    # 100 tokens a stream of 14 GB a pass; 32 streams in 8 slots take four times the passes
+    fields = {"streams": streams, "slots": slots, "output_tokens": 100.0, "active_params": 7e9, "bytes_per_weight": 2.0}
+    (notice,) = notices(ID, claims_of(observed("makespan_s", seconds, **fields)))
+    assert pytest.approx(gb_s) == streams / min(streams, slots or streams) * 100 / seconds * 14
+    assert f"implies {gb_s:,} GB/s" in notice.text or f"needs {gb_s:,} GB/s" in notice.text
+    assert notice.outcome == ("fail" if gb_s > 640 else "ok")
+
+
+@pytest.mark.parametrize(
+    ("unknown", "lack"),
+    [("streams", "the number of streams"), ("output_tokens", "the output tokens of a stream"),
+     ("tokens_per_pass_max", "the most tokens a stream gets from one pass")],
+)  # fmt: skip
+def test_the_time_of_a_batch_without_its_tokens_is_not_assessable(unknown: str, lack: str):
+    fields = {"streams": 1.0, "output_tokens": 100.0, "active_params": 7e9, "bytes_per_weight": 2.0, unknown: None}
+    (notice,) = notices(ID, claims_of(observed("makespan_s", 0.1, **fields)))
+    assert (notice.outcome, notice.missing) == ("not assessable", (lack,))
+
+
+@pytest.mark.parametrize(
     ("params", "device", "outcome"),
     [(40e9, "R9700", "warn"), (17e9, "R9700", "ok"), (34e9, "2x R9700", "ok"), (36e9, "2x R9700", "warn")],
 )
