@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,8 @@ from labkit.errors import ParameterError, RunError
 from labkit.lab.differences import Difference, bound_words, differences
 from labkit.lab.effects import by_block, centre, settled_rows
 from labkit.lab.lab import StoredRun
+from labkit.lab.lever_checks import cannot_act
+from labkit.lab.levers import find_lever, known_levers, workload
 from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Plan, cell_words
 from labkit.lab.record import RunRecord, canonical_cell
@@ -101,6 +103,7 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         raise ParameterError(nothing_shared(a, b, old, new, metric))
     paired = in_turns(a, b, old.record, new.record)
     found = differences(old, new)
+    found = [without_reach(one, [cells for cells, _ in shared], old.record, new.record, root) for one in found]
     found += [one for one in moved if one.name not in {other.name for other in found}]
     known = History(root)
     upgrade = not paired and is_upgrade(found)
@@ -129,6 +132,33 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         old.record.id, new.record.id, paired, level, tuple(rows), tuple(found), upgrade, anchor,
         bound_words(found, paired), tuple(notices),
     )  # fmt: skip
+
+
+def without_reach(
+    one: Difference, cells: Sequence[tuple[str, str]], old: RunRecord, new: RunRecord, root: Path
+) -> Difference:
+    """A difference in a lever says where the lever does not act, and bounds nothing where that is every cell: a cell
+    that sets it itself, or at which both values come to the same."""
+    levers = known_levers(root)
+    found = find_lever(one.name, levers) if one.kind == "parameters" and one.bounds else None
+    if found is None:
+        return one
+    values = [old.parameters.get(one.name), new.parameters.get(one.name)]
+
+    def idle(both: tuple[str, str]) -> bool:
+        knobs = [workload(json.loads(cell), levers=levers) for cell in both]
+        if all(found.name in each for each in knobs):
+            return bool(knobs[0][found.name] == knobs[1][found.name])
+        ends = (workload(run.parameters, each, levers=levers) for run, each in zip((old, new), knobs, strict=True))
+        return all(cannot_act(one.name, values, at, levers) for at in ends)
+
+    still = [both for both in cells if idle(both)]
+    if not still:
+        return one
+    if len(still) == len(cells):
+        return replace(one, new=f"{one.new} (acts on no cell that is compared)", bounds=False)
+    shown = ", ".join(cell_words(json.loads(both[1])) for both in still[:3]) + ("; …" if len(still) > 3 else "")
+    return replace(one, new=f"{one.new} (does not act at {shown})")
 
 
 def readable_rows(run: StoredRun) -> list[Measurement]:

@@ -246,7 +246,8 @@ def test_everything_that_differs_is_listed_and_bounds_the_claim(lab: Path) -> No
     assert "tokens" not in listed
     assert not listed["repetitions"].bounds
     assert (listed["package numpy"].words(), listed["package numpy"].bounds) == ("package numpy: not known → 2", False)
-    assert found.bound.startswith("clocks, model, kv: f16 → f32 and widths: not known → [1, 8] differ at once")
+    assert not listed["widths"].bounds  # each cell sets its own
+    assert found.bound.startswith("clocks, model and kv: f16 → f32 differ at once")
 
 
 def test_what_differs_in_nothing_is_two_sessions(lab: Path) -> None:
@@ -255,6 +256,27 @@ def test_what_differs_in_nothing_is_two_sessions(lab: Path) -> None:
     assert found.bound == (
         "No condition that bounds a claim differs: the ratio is that of two sessions. Each side is one session."
     )
+
+
+def test_a_lever_bounds_only_the_cells_it_acts_on(lab: Path) -> None:
+    def bench(number: int, streams: int, cells: Sequence[Mapping[str, Any]]) -> StoredRun:
+        plan = make_plan(cells=list(cells), knob=[*cells[0]], control=None,
+                         rule={"cell": cells[0], "against": cells[1]})  # fmt: skip
+        samples = [(block, cell, 100.0 * streams * (1 + 0.01 * (block % 2))) for block in range(4) for cell in cells]
+        folder = make_run(lab, number=number, plan=plan, samples=samples, parameters={"streams": streams})
+        return StoredRun(read_record(folder), folder)
+
+    prefill = [{"phase": "prefill", "prompt": 256}, {"phase": "prefill", "prompt": 512}]
+    decode = [{"phase": "decode", "prompt": 256}, {"phase": "prefill", "prompt": 512}]
+    ours = [{"width": 1}, {"width": 8}]
+    for number, cells in enumerate((prefill, ours)):  # a prompt is read alone; a cell that sets the streams itself
+        found = compare_runs(lab, bench(2 * number + 1, 2, cells), bench(2 * number + 2, 4, cells))
+        assert [one.words() for one in found.differences] == ["streams: 2 → 4 (acts on no cell that is compared)"]
+        assert found.bound.startswith("No condition that bounds a claim differs")
+    some = compare_runs(lab, bench(5, 2, decode), bench(6, 4, decode))
+    said = "streams: 2 → 4 (does not act at phase=prefill, prompt=512)"
+    assert [one.words() for one in some.differences] == [said]
+    assert some.bound.startswith(f"Only the {said} differs")
 
 
 def test_load_by_others_is_a_difference_and_bounds_the_claim(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
