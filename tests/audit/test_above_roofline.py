@@ -192,6 +192,31 @@ def test_weights_that_do_not_fit_are_said_where_nothing_else_is_known_and_never_
     assert [n.outcome for n in notices(ID, claims_of(observed("decode_tok_s", 20, streams=1.0, **fields)))] == ["fail"]
 
 
+@pytest.mark.parametrize(
+    ("written", "outcome", "least"),
+    [
+        ("47", "ok", "651 GB/s at the least, 101.7% of the limit, within the 102%"),
+        ("47.00", "fail", "657.9 GB/s at the least, 102.8% of the limit"),
+    ],
+)
+def test_the_rounding_that_saves_a_value_is_in_its_arithmetic(tmp_path: Path, written: str, outcome: str, least: str):
+    # 47 passes of 14 GB are 658 GB/s, 103 % of 640; 47 may have been 46.5, which are 651, and 47.00 only 46.995
+    known = {"active_params": "7e9", "bytes_per_weight": 2, "streams": 1, "tokens_per_pass_max": 1}
+    (notice,) = notices(ID, claimed(tmp_path, [known | {"value": written}]).evidence())
+    assert notice.outcome == outcome
+    assert least in notice.arithmetic[-1]
+
+
+def test_a_limit_is_said_once_and_the_product_of_several_cards_in_full():
+    fields = {"streams": 1.0, "active_params": 7e9, "bytes_per_weight": 2.0}
+    (one,) = notices(ID, claims_of(observed("decode_tok_s", 40, **fields)))
+    assert one.arithmetic[-1] == "limit: 640 GB/s of AMD Radeon AI PRO R9700; implied is 88% of it"
+    (rate,) = notices(ID, claims_of(observed("prefill_tok_s", 4000, operand_bits=16, prompt_tokens=512.0, **fields)))
+    assert "191 TFLOP/s, fp16 matrix of AMD Radeon AI PRO R9700; implied is 29% of it" in rate.arithmetic[-1]
+    (two,) = notices(ID, claims_of(observed("decode_tok_s", 40, device="2x R9700", **fields)))
+    assert "2 × 640 GB/s of AMD Radeon AI PRO R9700 = 1,280 GB/s" in two.arithmetic[-1]
+
+
 def test_an_unknown_device_is_named_and_nothing_is_guessed():
     (notice,) = notices(ID, claims_of(observed("decode_tok_s", 1724, device="Arc B580", streams=32, **MISTRAL_7B)))
     assert notice.outcome == "not assessable"

@@ -147,13 +147,20 @@ def hold(one: Observation, implied: Implied, size: float | None, what: str) -> N
     lines = list(implied.lines)
     kept = one.device.cache_bytes if memory and one.device is not None else None
     if limit is not None:
-        lines.append(f"limit: {words} = {number(limit)} {unit}; implied is {implied.value / limit:.0%} of it")
+        same = "" if words.startswith(f"{limit:g} {unit}") else f" = {number(limit)} {unit}"
+        lines.append(f"limit: {words}{same}; implied is {implied.value / limit:.0%} of it")
         if implied.value > OVER * limit and kept and (size is None or size < CACHE_FACTOR * kept):
             over = f"over {number(limit)} {unit}, but works on {number(size / 1e6)} MB" if size else ""
             text = f"{one.subject} is {over or 'over the memory rate, but over how many bytes is not said'}"
             lack = f"a working set over {CACHE_FACTOR} times the cache of {number(kept / 1e6)} MB"
             return unjudged(one, text, (lack if size else "the bytes worked on",))
         beyond = implied.sure * implied.value / limit
+        if implied.value > OVER * limit and implied.sure < 1:
+            least = number(implied.sure * implied.value)
+            end = "" if beyond > OVER else f", within the {OVER:.0%} that limits are rounded by"
+            lines.append(
+                f"within half of its last digit it is {least} {unit} at the least, {beyond:.1%} of the limit{end}"
+            )
         without_cache = beyond * (1 - kept / size) if kept and size else beyond  # were the cache never emptied
         if without_cache > OVER:
             text = (
