@@ -23,6 +23,10 @@ from labkit.lab.plan import Plan, Rule
 from labkit.lab.record import Check, Frozen
 from labkit.lab.verdict import Verdict
 
+RESTORE = (
+    "restore it from git or a backup; without either remove it and enter its run again (`lab export RUN`, then "
+    "`lab import` of that zip)"
+)
 EVENT_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{16}\.json")
 NEWER = re.compile(rb'^ "schema_version": ([2-9]|[1-9]\d+),?$', re.M)  # as `write_event` lays it out
 LOCK_WAIT_S = 120
@@ -228,6 +232,12 @@ class Events:
         """A hash of the names: equal sets of events have equal state, whatever order they came in."""
         return digest("\n".join(item.name for item in self.stored))
 
+    @property
+    def whole_state(self) -> str:
+        """The state there would be if no event were damaged."""
+        damaged = [line.partition(" ")[0].rpartition("/")[2] for line in self.damaged]
+        return digest("\n".join(sorted([*(item.name for item in self.stored), *damaged])))
+
     def of(self, kind: type[Any]) -> list[Any]:
         """The events of one kind, in order."""
         return [item.event for item in self.stored if isinstance(item.event, kind)]
@@ -351,11 +361,9 @@ def read_event(path: Path) -> Stored:
     except OSError as error:
         raise LedgerError(f"{where} cannot be read: {error.strerror}") from None
     if size > MOST_EVENT_BYTES:
-        raise LedgerError(f"{where} has {size:,} bytes, which no event has; restore it from git or remove it")
+        raise LedgerError(f"{where} has {size:,} bytes, which no event has; {RESTORE}")
     if hashlib.sha256(content).hexdigest()[:16] != path.stem.rpartition("-")[2]:
-        raise LedgerError(
-            f"{where} is damaged or was changed: its name's hash is not its content's; restore it from git"
-        )
+        raise LedgerError(f"{where} is damaged or was changed: its name's hash is not its content's; {RESTORE}")
     if newer := NEWER.search(content):
         raise LedgerError(f"{where} is of schema {newer[1].decode()}, and this labkit reads schema 1: update labkit")
     try:

@@ -113,6 +113,8 @@ def file_faults(path: Path, events: Events, blocks: Sequence[Block]) -> list[Fau
         place = f"the entry {block.anchor}" if block.anchor else "text above the first entry, below the line,"
         text = f"{place} was edited by hand; `lab ledger render` keeps the edit"
         found.append(Fault("edited", name, text, block.anchor))
+    if not current and events.damaged and file.state == events.whole_state:
+        return found  # it shows all events and the damaged one, which has a fault of its own
     if not current and (events.stored or file.state):  # a ledger without events needs no rendering
         return [*found, Fault("stale", name, "does not show every event; `lab ledger render` renders it")]
     fresh = {block.anchor: block.text.strip() for block in blocks}

@@ -125,6 +125,22 @@ def test_damaged_events_and_stale_files_are_faults(lab: Path) -> None:
     assert {fault["kind"] for fault in document["faults"]} == {"damaged", "stale"}
 
 
+def test_a_torn_event_is_the_one_fault_and_its_run_can_be_entered_again_without_git(lab: Path) -> None:
+    folder = make_run(lab, 5.0, number=1)
+    append(lab, make_run(lab, 5.0, number=2))
+    [event] = append(lab, folder)
+    event.write_bytes(event.read_bytes()[:-30])
+    [fault] = verify(lab).faults
+    assert (fault.kind, fault.where) == ("damaged", f"data/ledger/{event.name}")
+    assert "restore it from git or a backup; without either remove it and enter its run again" in fault.text
+    event.unlink()
+    packed = lab.parent / "again.zip"
+    assert call("export", folder.name, "--out", str(packed)).exit_code == 0
+    assert call("import", str(packed), "--no-page").exit_code == 0
+    assert verify(lab).faults == ()
+    assert verify(lab).entries == 2
+
+
 def test_an_audit_that_was_written_by_hand_is_caught(lab: Path) -> None:
     folder = make_run(lab, 5.0)
     append(lab, folder)
