@@ -3,7 +3,7 @@
 import functools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -82,15 +82,35 @@ class Limits:
 
 def read_devices(root: Path | None = None) -> dict[str, Limits]:
     """Every known device by its key: labkit's own file, then the lab's `data/devices.toml` and
-    `data/devices.local.toml`, later ones in the place of earlier ones. ParameterError for a fault, with its place."""
+    `data/devices.local.toml`. A later one takes the place of an earlier one of its key, and of each that a name or an
+    alias of it is equal to. ParameterError for a fault, with its place."""
     files = [shipped_file()]
     if root is not None:
         files += [root / SHIPPED, root / OWN]
     found: dict[str, Limits] = {}
     for path in dict.fromkeys(path.resolve() for path in files if path.is_file()):
         stat = path.stat()
-        found |= read_file(path, stat.st_mtime_ns, stat.st_size)
+        own = read_file(path, stat.st_mtime_ns, stat.st_size)
+        replaced = {key for one in own.values() for key, other in found.items() if called(one) & called(other)}
+        kept = {key: one for key, one in found.items() if key not in replaced}
+        found = kept | {key: in_place(one, found.values()) for key, one in own.items()}
     return found
+
+
+def called(one: Limits) -> set[str]:
+    """The plain names of a device."""
+    return {plain(name) for name in (one.name, *one.aliases)}
+
+
+def in_place(own: Limits, known: Iterable[Limits]) -> Limits:
+    """A device that takes the place of those called as it is, found as they were: by their names, and by their PCI
+    numbers where it has none. Its limits are its own."""
+    for one in [one for one in known if called(own) & called(one)]:
+        names = dict.fromkeys((*own.aliases, one.name, *one.aliases))
+        own = replace(own, aliases=tuple(name for name in names if name != own.name))
+        if own.vendor_id is None and own.device_id is None:
+            own = replace(own, vendor_id=one.vendor_id, device_id=one.device_id)
+    return own
 
 
 def shipped_file() -> Path:

@@ -74,6 +74,34 @@ def test_a_person_adds_a_card_beside_the_shipped_ones(tmp_path: Path):
     assert "r9700" in read_devices(tmp_path)
 
 
+@pytest.mark.parametrize("names", [
+    'name = "AMD Radeon AI PRO R9700"\n', 'name = "r9700"\n', 'name = "Mine"\naliases = ["Radeon AI PRO R9700"]\n',
+])  # fmt: skip
+@pytest.mark.parametrize("key", ["my-card", "r9700", "zz"])
+def test_a_card_of_ones_own_named_as_a_shipped_one_wins_whatever_its_key(tmp_path: Path, names: str, key: str):
+    (tmp_path / "data").mkdir()
+    text = f'[{key}]\n{names}source = "measured"\nmemory_gb_s = 700\n'
+    (tmp_path / "data" / "devices.local.toml").write_text(text)
+    devices = read_devices(tmp_path)
+    for name in ("R9700", "AMD Radeon AI PRO R9700", "AMD Radeon AI PRO R9700 (RADV GFX1201)", "2x R9700"):
+        found = find_device(name, devices)
+        assert found is not None
+        assert (found.key, found.memory_gb_s, found.power_w) == (key, 700, None)
+    by_numbers = find_device("a card", devices, 0x1002, 0x7551)
+    assert by_numbers is not None
+    assert by_numbers.key == key
+    assert len(devices) == len(read_devices())
+    assert devices["rx-9070-xt"] == read_devices()["rx-9070-xt"]
+
+
+def test_two_cards_of_ones_own_with_a_name_in_common_are_both_kept(tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    other = CARD.replace("[arc]", "[arc-oc]").replace("B580", "B580 OC")
+    shared = 'aliases = ["B580"]\n'
+    (tmp_path / "data" / "devices.local.toml").write_text(CARD + shared + other + shared)
+    assert {"arc", "arc-oc", "r9700"} <= set(read_devices(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
