@@ -186,6 +186,9 @@ class Series(ABC, Generic[F]):
             raise RunError(
                 f"the record of {point.run} cannot be read; put it right or remove its folder, then --resume"
             )
+        if point.run is not None and state == "completed":  # the child of a killed sweep went on, and has finished
+            folder = runs_folder(self.lab.root) / point.run
+            return StoredRun(read_record(folder), folder)
         if point.run is not None and state != "missing":
             return resume_run(self.lab, point.run, **limits)
         return self.start(number, lambda record: self.note(number, run=record.id), limits)
@@ -225,12 +228,13 @@ def read_duration(text: str) -> float:
 
 
 def state_of(root: Path, run: str | None) -> str:
-    """`missing` before a run has a folder, else the state of its record."""
-    for name in () if run is None else (run, f"{PARTIAL}{run}"):
+    """`missing` before a run has a folder, else the state of its record, also where it is renamed at this moment."""
+    damaged = False
+    for name in () if run is None else (run, f"{PARTIAL}{run}", run):
         folder = runs_folder(root) / name
         if folder.is_dir():
             try:
                 return read_record(folder).state
             except RunError:
-                return "damaged"
-    return "missing"
+                damaged = folder.is_dir()
+    return "damaged" if damaged else "missing"
