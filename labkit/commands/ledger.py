@@ -133,6 +133,7 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
         write_json(
             [
                 {"file": file.name, "sha256": file.sha256, "ledger": file.ledger, "found": len(file.pieces), "new": new}
+                | {"undated": list(file.undated)}
                 for file, new in taken
             ]
         )
@@ -144,6 +145,7 @@ def import_files(files: tuple[Path, ...], as_json: bool) -> None:
         if hit.kind == "secret":
             click.echo(f"lab: careful: {hit.file} holds what looks like a secret; it is kept as it stood", err=True)
     for file, new in taken:
+        warn(tuple(f"{file.name}, {line}" for line in file.undated))
         dated = sum(bool(piece.dated) for piece in file.pieces)
         here = f", {len(file.pieces) - new} here already" if new < len(file.pieces) else ""
         click.echo(f"{file.ledger}: {new} imported ({dated} of {len(file.pieces)} dated{here}), marked unverified")

@@ -21,7 +21,17 @@ NAMES: dict[str, Ledger] = {
     "levers.md": "LEVERS.md",
 }
 HEADING = re.compile(r"^ {0,3}(#{1,3})[ \t]+(.*)$")
-DATED = re.compile(r"^[~*_\[(]*(\d{4}-\d\d-\d\d)\b")
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+MONTH = rf"(?:{'|'.join(MONTHS)})[a-z]{{0,6}}"
+MARKS = r"^[~*_\[(]*"  # emphasis and brackets before a date
+BY_NUMBER = re.compile(MARKS + r"(\d{4})([-/.])(\d\d?)\2(\d\d?)(?=T\d|[\W_]|$)")
+BY_NAME = re.compile(MARKS + rf"(\d\d?)\.? ({MONTH})\.?,? (\d{{4}})(?=[\W_]|$)", re.I)
+LIKE_A_DATE = re.compile(
+    MARKS + r"(\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4}|\d\d?/\d\d?/\d\d"
+    rf"|\d\d?\.? {MONTH}\.?,? \d{{4}}|{MONTH}\.? \d\d?,? \d{{4}})(?!\d)",
+    re.I,
+)  # fmt: skip
+FORMS = "2026-11-05, 2026/11/05 or 4 Nov 2026"
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 DELIMITER = re.compile(r"^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$")
 FOREIGN = re.compile(r"^(<!-- Below this line |<a id=\"[^\"]+\"></a> ?<!-- rendered |<{7} |>{7} )")
@@ -37,17 +47,19 @@ class Piece(NamedTuple):
 
 
 class NotesFile(NamedTuple):
-    """A notes file, read: which ledger it is for, its name and hash, its pieces in order."""
+    """A notes file, read: which ledger it is for, its name and hash, its pieces in order; `undated` has a line for each
+    heading that begins with what looks like a date and cannot be read as one."""
 
     ledger: Ledger
     name: str
     sha256: str
     pieces: tuple[Piece, ...]
+    undated: tuple[str, ...] = ()
 
 
 def read_notes(path: Path) -> NotesFile:
     """Reads a notes file. LedgerError, with the line, for what is not one: another name, no text, no notes, a ledger
-    that was rendered here, marks of a merge, a date that is none."""
+    that was rendered here, marks of a merge."""
     ledger = NAMES.get(path.name.lower())
     if ledger is None:
         raise LedgerError(f"{path} is not named as a ledger; name it {', '.join(sorted(NAMES.values()))}")
@@ -71,21 +83,16 @@ def read_notes(path: Path) -> NotesFile:
             raise LedgerError(f"{path}, line {number}, holds {what}, not a person's notes; import the original")
         if "\0" in line:
             raise LedgerError(f"{path}, line {number}, holds a NUL byte: it is not text")
-    try:
-        pieces = list(pieces_of(text, by_rows=ledger in BY_ROWS))
-    except ValueError as error:
-        raise LedgerError(f"{path}, {error}") from None
+    pieces = list(pieces_of(text, by_rows=ledger in BY_ROWS))
     if not pieces:
         raise LedgerError(f"{path} holds no notes: no section (`## 2026-12-01 · what was found`) and no table")
     if len(pieces) > MOST_PIECES:
         raise LedgerError(f"{path} holds {len(pieces):,} entries; at most {MOST_PIECES:,} are taken at once: split it")
-    return NotesFile(ledger, path.name, hashlib.sha256(content).hexdigest(), tuple(pieces))
+    return NotesFile(ledger, path.name, hashlib.sha256(content).hexdigest(), tuple(pieces), tuple(undatable(text)))
 
 
 def pieces_of(text: str, by_rows: bool = False) -> Iterator[Piece]:
-    """The pieces of a text, numbered where equal. A section that says nothing below its heading stays if it is dated.
-
-    ValueError that names the line for a date that is none."""
+    """The pieces of a text, numbered where equal. A section that says nothing below its heading stays if it is dated."""
     seen: Counter[tuple[str, str]] = Counter()
     for section, dated in sections(text):
         rows, rest = table_rows(section) if by_rows else ([], section)
@@ -119,12 +126,17 @@ def sections(text: str) -> Iterator[tuple[str, str]]:
 
 def headings(text: str) -> Iterator[tuple[int, int, str]]:
     """(offset, level 1 to 3, date or "") of each heading outside code fences and comments."""
-    for number, line in enumerate(scan(text), 1):
+    for line in scan(text):
         if line.plain and (heading := HEADING.match(line.text)):
-            dated = DATED.match(heading[2])
-            if dated:
-                check_date(dated[1], number)
-            yield line.offset, len(heading[1]), dated[1] if dated else ""
+            yield line.offset, len(heading[1]), date_of(heading[2])
+
+
+def undatable(text: str) -> Iterator[str]:
+    """A line for each heading that begins with what looks like a date and is none, or could be more than one."""
+    for number, line in enumerate(scan(text), 1):
+        heading = HEADING.match(line.text) if line.plain else None
+        if heading and not date_of(heading[2]) and (like := LIKE_A_DATE.match(heading[2])):
+            yield f"line {number}: {like[1]} is taken as no date; a heading's date is written as {FORMS}"
 
 
 class Line(NamedTuple):
@@ -156,12 +168,16 @@ def scan(text: str) -> Iterator[Line]:
         offset += len(line) + 1
 
 
-def check_date(text: str, number: int) -> None:
-    """ValueError that names the line when it is not a day of the calendar."""
+def date_of(title: str) -> str:
+    """The day that a heading begins with, as `2026-11-05`; nothing where there is none, or none of the calendar."""
     try:
-        date.fromisoformat(text)
+        if found := BY_NUMBER.match(title):
+            return date(int(found[1]), int(found[3]), int(found[4])).isoformat()
+        if found := BY_NAME.match(title):
+            return date(int(found[3]), MONTHS.index(found[2][:3].lower()) + 1, int(found[1])).isoformat()
     except ValueError:
-        raise ValueError(f"line {number}: {text} is not a date") from None
+        pass
+    return ""
 
 
 def table_rows(section: str) -> tuple[list[Piece], str]:

@@ -12,7 +12,7 @@ from labkit.cli import lab as lab_command
 from labkit.errors import LabError, LedgerError
 from labkit.lab.events import ImportedEvent, events_folder, read_events
 from labkit.lab.ledger import append, import_notes, render
-from labkit.lab.notes_file import pieces_of, read_notes, sections
+from labkit.lab.notes_file import date_of, pieces_of, read_notes, sections
 from labkit.lab.recheck import verify
 from labkit.lab.render import LEDGERS
 
@@ -99,6 +99,32 @@ def everything(root: Path) -> dict[str, bytes]:
 )
 def test_the_sections_of_a_file_joined_are_the_file(text: str) -> None:
     assert "".join(section for section, _ in sections(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("title", "day"),
+    [
+        ("2026-11-05 · x", "2026-11-05"), ("2026/11/05 x", "2026-11-05"), ("4 Nov 2026: x", "2026-11-04"),
+        ("**4 November 2026** x", "2026-11-04"), ("14. sept. 2026", "2026-09-14"), ("2026-11-05T10:00Z x", "2026-11-05"),
+        ("2026.11.5", "2026-11-05"), ("2026-02-30 · x", ""), ("2026-11/05", ""), ("31 Nov 2026", ""),
+        ("05/11/2026 x", ""), ("16 layers 2026", ""), ("Habits", ""), ("2026-11-055", ""),
+    ],
+)  # fmt: skip
+def test_the_date_of_a_heading_is_read_in_three_forms_and_no_other(title: str, day: str) -> None:
+    assert date_of(title) == day
+
+
+def test_a_heading_that_cannot_be_dated_is_taken_without_a_date_and_told(lab: Path, tmp_path: Path) -> None:
+    path = put(tmp_path, "FINDINGS.md", "## 2026-09-31 · x\na\n## 05/11/2026 y\nb\n## 4 Nov 2026 z\nc\n## 0.1.0 w\nd\n")
+    done = call("ledger", "import", str(path))
+    assert done.exit_code == 0
+    told = "is taken as no date; a heading's date is written as 2026-11-05, 2026/11/05 or 4 Nov 2026"
+    assert done.stderr.splitlines() == [
+        f"lab: FINDINGS.md, line 1: 2026-09-31 {told}",
+        f"lab: FINDINGS.md, line 3: 05/11/2026 {told}",
+    ]
+    assert "4 imported (1 of 4 dated), marked unverified" in done.stdout
+    assert call("ledger", "verify").exit_code == 0
 
 
 def test_a_section_begins_where_a_reader_sees_one() -> None:
@@ -201,7 +227,6 @@ def test_what_a_piece_leaves_open_does_not_swallow_the_next(lab: Path, tmp_path:
     [
         ("notes.md", "## 2026-09-01 · x\n", "is not named as a ledger; name it FINDINGS.md, LEVERS.md"),
         ("FINDINGS.md", b"## 2026-09-01 \xb7 x\n", "is not UTF-8 text (byte 14)"),
-        ("FINDINGS.md", "## 2026-09-31 · x\n", "line 1: 2026-09-31 is not a date"),
         ("FINDINGS.md", "## 2026-09-01 · x\n\0\n", "line 2, holds a NUL byte"),
         ("FINDINGS.md", "\n# Findings\n", "holds no notes"),
         ("FINDINGS.md", "## a\n<<<<<<< ours\n=======\n>>>>>>> theirs\n", "line 2, holds marks of an unresolved merge"),
