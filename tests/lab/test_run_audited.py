@@ -65,7 +65,7 @@ def test_an_honest_run_is_audited_and_stands(lab: ThrowawayLab) -> None:
     record, folder = lab.only_run()
     assert record["verdict"]["outcome"] == "confirmed"
     assert kept(folder).failed == ()
-    assert kept(folder).stamps["littles-law"].startswith("1-")
+    assert kept(folder).stamps["littles-law"].startswith("2-")
     assert AUDIT not in record["artefacts"]
     assert verify(lab.root).sound
 
