@@ -60,7 +60,7 @@ def varied(plan: Plan) -> list[str]:
 
 
 def held(entry: Measured) -> dict[str, Any]:
-    """The settings that stayed as they were, without the lists that the knobs took their values from."""
+    """The settings that stayed as they were, without the knobs and the lists that these took their values from."""
     taken = {name: {setting(cell.get(name)) for cell in entry.plan.cells} for name in entry.plan.knobs}
     return {
         name: value
@@ -68,7 +68,7 @@ def held(entry: Measured) -> dict[str, Any]:
         if not (isinstance(value, list) and value and {setting(item) for item in value} in taken.values())
         and value is not False
         and value != ""
-        and name not in RULE_ENDS
+        and name not in (*RULE_ENDS, *entry.plan.knobs)
     }
 
 

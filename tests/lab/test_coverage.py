@@ -57,6 +57,15 @@ def test_requests_tell_the_lengths_depths_and_contents_that_were_reached() -> No
     assert requested_coverage(rows) == Coverage(prompt_tokens=(4, 9), output_tokens=(64, 67), depth=(4, 73), contents=2)
 
 
+def test_a_parameter_named_as_the_knob_is_varied_and_not_held(lab: Path) -> None:
+    append(lab, make_run(lab, 5.0, parameters={"kv": "f16", "width": 8}))
+    text = (lab / "FINDINGS.md").read_text()
+    assert "- **Varied**: width 1 and 8\n" in text
+    assert "- **Held fixed**: kv=f16\n" in text
+    assert "width=8" not in section(lab, "Should not be claimed")
+    assert "width=8; " not in section(lab, "Can be claimed")
+
+
 def test_an_entry_says_what_it_reached_and_what_lies_beyond(lab: Path) -> None:
     folder = with_requests(make_run(lab, 5.0, model=MODEL), (4, 67, "a"), (9, 64, "b"))
     append(lab, folder)

@@ -50,6 +50,7 @@ def test_the_template_keeps_the_conventions_of_notebooks(mine: Path) -> None:
     nbformat.validate(notebook)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
     assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+    assert "believed_because=" in "".join(cell.source for cell in notebook.cells)
     assert {"quick", "belief"} <= set(find_experiment(mine, "template").parameters)
 
 
