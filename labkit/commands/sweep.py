@@ -219,7 +219,7 @@ def ending(lab: "Lab", sweep: Any, effects: "list[LeverEffect]", stopped: bool) 
     """The exit code, and the line that says what follows."""
     left = len(sweep.missing())
     if left:
-        why = "stopped" if stopped else "the rest did not fit or failed"
+        why = "stopped" if stopped else "they did not fit or failed"
         click.echo(f"{left} of {len(sweep.file.points)} points are missing ({why}); --resume runs them", err=True)
         return 1
     if any(effect.control_moved for effect in effects):

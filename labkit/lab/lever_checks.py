@@ -27,11 +27,19 @@ def undeclared(name: str, levers: Mapping[str, Lever] = LEVERS) -> str:
 
 
 def comes_to(name: str, value: Any, at: At, levers: Mapping[str, Lever] = LEVERS) -> tuple[Any, str]:
-    """What a value of a lever amounts to at a workload, and why where that is not the value. A list of one is its item:
-    so a parameter that takes a list is varied."""
+    """What a value of a lever amounts to at a workload, and why where that is not the value. A list, as a parameter that
+    makes the notebook's own cells takes it, amounts to what its items do, each once; a list of one is its item."""
     found = find_lever(name, levers)
-    value = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
-    return found.comes_to(value, at) if found else (value, "")
+    if found is None:
+        return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value, ""
+    if not isinstance(value, list | tuple) or not value:
+        return found.comes_to(value, at)
+    items = [found.comes_to(item, at) for item in value]
+    why = next((said for _, said in items if said), "")
+    if not why and len(items) > 1:
+        return value, ""
+    outcomes = list({repr(outcome): outcome for outcome, _ in items}.values())
+    return outcomes[0] if len(outcomes) == 1 else outcomes, why
 
 
 def same_work(name: str, values: Sequence[Any], at: At, levers: Mapping[str, Lever] = LEVERS) -> list[tuple[Any, ...]]:

@@ -140,6 +140,18 @@ def test_an_undeclared_knob_may_be_varied_as_a_negative_control() -> None:
         check_plan(plan(("flux", "width"), cells), {})
 
 
+def test_a_list_that_makes_the_notebooks_own_cells_acts_where_its_items_do() -> None:
+    lists = [[256, 2048], [512, 2048]]
+    assert cannot_act("ubs", lists, {"prompt": [128, 256]}) == (
+        "ubs cannot act at [256, 2048], [512, 2048]: a prompt of 256 tokens is read in one step of 256 rows"
+    )
+    assert cannot_act("ubs", [[256], [512, 2048]], {"prompt": [128, 256]}) != ""
+    assert cannot_act("ubs", lists, {"prompt": [128, 512]}) == ""
+    assert cannot_act("ubs", [[512, 1024], [512, 2048]], {"prompt": [600]}) != ""
+    assert cannot_act("widths", [[1, 2], [1, 4]], {}) == ""
+    assert cannot_act("widths", [[1], [1, 1]], {}) == ""  # nothing holds either back
+
+
 def test_a_name_in_capitals_is_a_specialisation_constant() -> None:
     check_plan(plan("UNROLL", grid(UNROLL=[1, 4])), {})
     assert find_lever("UNROLL") is LEVERS["constant"]

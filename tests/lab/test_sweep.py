@@ -7,11 +7,16 @@ import re
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_harness import ThrowawayLab, eventually, read
+
+from labkit.lab.lab import Lab, StoredRun
+from labkit.lab.series import How, Night, Series, state_of
+from labkit.lab.sweep_file import SweepFile, read_sweep
 
 THREE = ("sweep", "sweep", "--grid", "widths=1,2,4", "-p", "repetitions", "2", "--no-page")
 PLANNED = (*THREE[:3], "widths=[1,2],[1,4],[1,8]", *THREE[4:], "-p", "planned", "true")
@@ -88,6 +93,46 @@ def test_a_sweep_killed_half_way_resumes_with_the_rest_and_neither_runs_nor_ente
     again = lab.lab(*sweep, "--resume")
     assert again.returncode == 0
     assert len(lab.folders()) == 3
+
+
+def test_a_point_that_finishes_after_its_parent_was_killed_counts_as_done(
+    lab: ThrowawayLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = (*PLANNED[:3], "widths=[1,2],[1,4]", *PLANNED[4:], "--no-ledger")
+    assert lab.lab(*sweep).returncode == 0
+    (path,) = (lab.root / "data" / "sweeps").glob("*.json")
+    document = read(path)
+    last = document["points"][1]["run"]
+    document["points"][1]["settled"], document["ended"] = False, None
+    path.write_text(json.dumps(document))
+    looks = iter(["running", "running", "running"])  # the child goes on while the series takes stock, and then is done
+
+    def seen(root: Path, run: str | None) -> str:
+        return next(looks, "completed") if run == last else state_of(root, run)
+
+    class Kept(Series[SweepFile]):
+        what = "sweep"
+
+        def read(self) -> SweepFile:
+            return read_sweep(self.path)
+
+        def changed(self, number: int, fields: Mapping[str, Any]) -> SweepFile:
+            return self.file.with_point(number, **fields)
+
+        def start(self, number: int, made: Any, limits: Mapping[str, Any]) -> StoredRun:
+            raise AssertionError("it runs twice")
+
+        def words(self, number: int) -> str:
+            return str(number)
+
+    monkeypatch.setattr("labkit.lab.series.state_of", seen)
+    settled: list[str] = []
+    with Kept(Lab(lab.root), read_sweep(path), path.parent) as series:
+        series.run(Night(), How(settle=lambda run: settled.append(run.record.id)))
+        assert series.missing() == []
+    assert settled == [last]
+    assert next(looks, None) is None
+    assert not read(lab.runs / last / "run.json")["resumed"]
 
 
 def test_a_kill_between_two_steps_costs_nothing(lab: ThrowawayLab) -> None:
@@ -199,7 +244,7 @@ def test_a_point_that_fails_does_not_keep_the_others_from_running(lab: Throwaway
     done = lab.lab(*THREE, "--no-ledger")
     assert done.returncode == 1, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()[1:4]] == ["completed", "failed", "completed"]
-    assert "1 of 3 points are missing (the rest did not fit or failed)" in done.stderr
+    assert "1 of 3 points are missing (they did not fit or failed)" in done.stderr
 
 
 def test_points_of_another_code_are_never_mixed(lab: ThrowawayLab) -> None:
