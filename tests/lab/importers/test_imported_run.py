@@ -187,6 +187,7 @@ def test_a_fail_of_a_run_in_no_ledger_is_waived_with_a_reason_that_stands_on_its
     for detector in failed:
         assert call("ledger", "waive", run[-8:], detector, "--reason", "a mixture <of> experts").exit_code == 0
     assert call("audit").exit_code == 0
+    assert call("import", path, "--no-page", "--set", "active_params=8.2e9").exit_code == 0
     assert call("ledger", "verify").exit_code == 0
     assert call("publish", "--strict").exit_code == 0
     page = (lab / "site" / "runs" / run / "index.html").read_text()
