@@ -105,7 +105,7 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
     found = differences(old, new)
     found = [without_reach(one, [cells for cells, _ in shared], old.record, new.record, root) for one in found]
     found += [one for one in moved if one.name not in {other.name for other in found}]
-    known = History(root)
+    known, alike = History(root), not any(map(may_act, found))
     upgrade = not paired and is_upgrade(found)
     anchor = check_anchor(known, old, new) if upgrade else None
     level = statistics.family_level(len(shared))
@@ -123,7 +123,7 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
                 f"{name} at {cell_words(json.loads(cells[0]))} was never measured in one block of both: no ratio"
             )
             continue
-        spread = None if paired else spread_for(known, old, new, name, cells, level, anchor)
+        spread = None if paired else spread_for(known, old, new, name, cells, level, anchor, alike)
         bad = bool(faults) and known_metric(name).timed
         rows.append(cell_ratio(cells, name, ends, level, spread, anchor, invalid=bad))
     if anchor is not None and not anchor.holds:
@@ -132,6 +132,13 @@ def compare_runs(root: Path, old: StoredRun, new: StoredRun, metric: str | None 
         old.record.id, new.record.id, paired, level, tuple(rows), tuple(found), upgrade, anchor,
         bound_words(found, paired), tuple(notices),
     )  # fmt: skip
+
+
+def may_act(one: Difference) -> bool:
+    """Whether a difference is one of what was set or executed, and not of what merely came about in a session."""
+    if one.kind == "build":
+        return one.name != "commit"
+    return one.bounds and (one.kind not in ("clocks", "load") or one.name.startswith("card "))
 
 
 def without_reach(
@@ -312,10 +319,10 @@ def values_of(
 
 def spread_for(
     known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], level: float,
-    anchor: AnchorCheck | None,
+    anchor: AnchorCheck | None, alike: bool,
 ) -> Spread:  # fmt: skip
     """The spread between sessions: the metric's own where its history tells it, else the anchor's, else assumed."""
-    found = spread_of(known, old, new, name, cells, level)
+    found = spread_of(known, old, new, name, cells, level, alike)
     return anchor.spread if not found.sessions and anchor is not None and anchor.spread is not None else found
 
 

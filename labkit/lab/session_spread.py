@@ -167,12 +167,13 @@ def apart(old: RunRecord, new: RunRecord, record: RunRecord) -> str:
 
 
 def spread_of(
-    known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], level: float
+    known: History, old: StoredRun, new: StoredRun, name: str, cells: tuple[str, str], level: float, alike: bool = False
 ) -> Spread:
     """The spread between sessions of a metric at a cell, from the completed runs in the scopes of both. With fewer than
     five of one scope it is assumed, or what those there show where two sessions lie further apart by that at `level`.
 
-    The two themselves are sessions of one scope where nothing differs that acts, whatever their state."""
+    The two themselves are sessions of one scope where nothing differs that acts, whatever their state; `alike` says so
+    where their parameters differ in what does not act."""
 
     def key_of(run: StoredRun) -> str:
         return scope_key(run.record) + apart(old.record, new.record, run.record)
@@ -180,7 +181,7 @@ def spread_of(
     groups: dict[str, dict[str, float]] = {}
     for run, cell in zip((old, new), cells, strict=True):
         key = key_of(run)
-        found = groups.setdefault(key + cell, {})
+        found = groups.setdefault("alike" if alike else key + cell, {})
         for other in (*known.scopes.get(scope_key(run.record), ()), run):
             if key_of(other) == key and (value := known.middle(other, name, cell)):
                 found[other.record.id] = value

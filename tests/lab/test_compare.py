@@ -273,6 +273,8 @@ def test_a_lever_bounds_only_the_cells_it_acts_on(lab: Path) -> None:
         found = compare_runs(lab, bench(2 * number + 1, 2, cells), bench(2 * number + 2, 4, cells))
         assert [one.words() for one in found.differences] == ["streams: 2 → 4 (acts on no cell that is compared)"]
         assert found.bound.startswith("No condition that bounds a claim differs")
+        assert {cell.word for cell in found.cells} == {"undecided"}  # 2×, and still the spread of two sessions
+        assert "two sessions of one scope, this is their spread" in found.cells[0].spread
     some = compare_runs(lab, bench(5, 2, decode), bench(6, 4, decode))
     said = "streams: 2 → 4 (does not act at phase=prefill, prompt=512)"
     assert [one.words() for one in some.differences] == [said]
