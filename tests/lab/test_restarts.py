@@ -105,7 +105,9 @@ def test_what_has_nothing_to_restart_may_take_turns() -> None:
     plan = make_plan(
         knob=("quant", "kernel", "rows"), cells=cells, control=None, rule={"cell": cells[1], "against": cells[0]}
     )
-    check_plan(plan, {"matrices": ["down"], "widths": [8, 9]})  # a product by itself has a matrix of each type, and no engine
+    check_plan(
+        plan, {"matrices": ["down"], "widths": [8, 9]}
+    )  # a product by itself has a matrix of each type, and no engine
     streams = [{"quant": quant, "width": 8} for quant in ("q4_0", "q8_0")]
     with pytest.raises(ParameterError, match="quant acts by restart"):
         check_plan(
