@@ -1,6 +1,7 @@
 """`lab init`: a lab of one's own outside labkit's repository, in which every verb works; nothing is overwritten."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -121,7 +122,7 @@ def test_its_git_attributes_are_those_of_the_project() -> None:
 
 def test_its_launcher_names_no_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(SOURCE.parent))
-    assert f'"$HOME"/{SOURCE.name}' in launcher()
+    assert f'"$HOME"/{shlex.quote(SOURCE.name)}' in launcher()
     assert str(SOURCE) not in launcher()
 
 
