@@ -168,8 +168,8 @@ class FakeSide:
 def plan_for(device: Any, stored: list[Any], settings: Settings, **more: Any) -> session.Plan:
     return session.Plan(
         settings, device, float, lambda *sample: stored.append(sample), lambda text: None, lambda: None,
-        lambda text: stored.append(text), lambda name, what: stored.append((name, what)), lambda side: None, Path("log"),
-        **more,
+        lambda text: stored.append(text), lambda name, what: stored.append((name, what)), lambda side: None,
+        lambda cell, rows: None, Path("log"), **more,
     )  # fmt: skip
 
 
