@@ -161,6 +161,9 @@ class FakeSide:
         self.prompts.append((cell.phase, cell.streams, prompts))
         return Sample({}, [], 0.0, 1.0)
 
+    def spent(self, cell: Cell) -> list[Any]:
+        return []
+
     def close(self) -> None:
         self.log.append((self.name, "closed"))  # type: ignore[arg-type]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import RunError
+from labkit.measure.bench.budget import Spent
 from labkit.measure.bench.costs import Costs
 from labkit.measure.bench.settings import Cell, Settings
 from labkit.measure.bench.sides import Sample, decode_metrics, prefill_metrics
@@ -59,6 +60,10 @@ class PeerSide:
         metrics, window = decode_metrics(streams, self.costs)
         rows = [row | window.row(i, since) for i, row in enumerate(rows)]
         return Sample(metrics, rows, window.start_s, window.end_s, window.depth, window.tokens)
+
+    def spent(self, cell: Cell) -> list[Spent]:
+        """Nothing: a server does not tell where the time of its step goes."""
+        return []
 
     def close(self) -> None:
         """Stop the server."""

@@ -148,11 +148,10 @@ class _Course:
         for block, in_turn in enumerate(order):
             for cell in in_turn:
                 self._once(cell, block, f"{block + 1}/{settings.repetitions}, {cell.runtime} {cell.label}")
-        ours = self.by_name.get(LabkitSide.name)
-        if isinstance(ours, LabkitSide):
-            for cell in cells:
-                if cell.runtime == ours.name and cell.phase == "decode" and (rows := ours.spent(cell)):
-                    plan.spent(cell, rows)
+        for cell in cells:
+            side = self.by_name.get(cell.runtime)
+            if side is not None and cell.phase == "decode" and (rows := side.spent(cell)):
+                plan.spent(cell, rows)
 
     def _once(self, cell: Cell, block: int, text: str) -> None:
         side = self.by_name.get(cell.runtime)

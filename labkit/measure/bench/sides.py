@@ -40,6 +40,10 @@ class Side(Protocol):
         """Run `cell` once over `prompts`; `since` turns a clock reading into seconds of the run, for request rows."""
         ...
 
+    def spent(self, cell: Cell) -> list[Spent]:
+        """Where the time of a decode step of `cell` goes; nothing where that is not told."""
+        ...
+
     def close(self) -> None:
         """Free the device."""
         ...
