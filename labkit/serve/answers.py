@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ class Usage:
         return {"prompt_tokens": self.prompt, "completion_tokens": self.completion, "total_tokens": total}
 
 
-class Answer:
+class Answer(ABC):
     """What both endpoints' answers share: one id and one time, whole and in every piece."""
 
     prefix, whole, piece = "", "", ""
@@ -45,17 +46,17 @@ class Answer:
         """One piece of a stream."""
         return {**self._head, "object": self.piece, "choices": list(choices), **more}
 
+    @abstractmethod
     def choice(self, index: int, done: Completion, entries: list[Entry] | None) -> dict[str, Any]:
         """One choice of a whole answer; `entries` None when log-probabilities were not asked for."""
-        raise NotImplementedError
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """What comes before the first text of a streamed choice, if anything."""
         return None
 
+    @abstractmethod
     def delta(self, index: int, text: str, entries: list[Entry] | None, finish: str | None) -> dict[str, Any]:
         """One piece of a streamed choice; `finish` in its last."""
-        raise NotImplementedError
 
 
 class CompletionAnswer(Answer):

@@ -5,6 +5,7 @@ their default); those that change nothing (`user`, `metadata`) are taken; unknow
 `top_k`, `min_p`, `repetition_penalty`, `stop_token_ids`, `ignore_eos` and `min_tokens` are vLLM's, under its names.
 """
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, model_validator
@@ -73,7 +74,7 @@ class StreamOptions(Sent):
     include_obfuscation: bool | None = None
 
 
-class Body(Sent):
+class Body(Sent, ABC):
     """What both endpoints take."""
 
     model: str
@@ -115,9 +116,9 @@ class Body(Sent):
         return self
 
     @property
+    @abstractmethod
     def top(self) -> int | None:
         """Most likely tokens to tell a step; None when log-probabilities were not asked for."""
-        raise NotImplementedError
 
     @property
     def include_usage(self) -> bool:
