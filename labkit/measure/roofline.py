@@ -16,10 +16,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from labkit.errors import DeviceError
+from labkit.measure.neighbours import LOADED_SHARE
+from labkit.measure.processes import cpu_seconds
 from labkit.vulkan.device import Device
 from labkit.vulkan.program import Program
 
 CACHE_FACTOR = 4  # the stream reads over this many times the last-level cache
+PROC = Path("/proc")
 WARM_UP_S = 0.3  # of work before a measurement: a card that idles runs at a fraction of its clock
 _GPU_STREAM_BYTES = 1 << 30
 _LEAST_STREAM_BYTES = 256 << 20
@@ -99,7 +102,8 @@ def _kept(device: Device) -> dict[str, Any]:
 
 
 def keep_or_measure(device: Device, name: str, kind: Callable[..., T], measure: Callable[[], T], fresh: bool) -> T:
-    """The ceiling `name` from the file of this device and driver, else measured now and added to it."""
+    """The ceiling `name` from the file of this device and driver, else measured now and added to it. What a driver on
+    the CPU reached beside other programs is no ceiling of later runs: it is used this once and not kept."""
     if not fresh:
         try:
             kept = kind(**_kept(device)[name])
@@ -107,7 +111,10 @@ def keep_or_measure(device: Device, name: str, kind: Callable[..., T], measure: 
             pass  # not measured yet on this device and driver
         else:
             return kept
+    before = time.monotonic(), cpu_seconds(PROC), time.process_time()
     measured = measure()
+    if device.is_cpu and others_share(*before) >= LOADED_SHARE:
+        return measured
     try:
         path = _path(device)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +125,16 @@ def keep_or_measure(device: Device, name: str, kind: Callable[..., T], measure: 
     except (OSError, RuntimeError):
         pass  # a home that cannot be written: measured again next time
     return measured
+
+
+def others_share(at: float, all_s: float | None, own_s: float) -> float:
+    """The share of all cores that other processes took since a moment, of which the clock, the core-seconds that ran since
+    boot and this process's own are given; 0 where the system does not tell."""
+    now = cpu_seconds(PROC)
+    if all_s is None or now is None:
+        return 0.0
+    others = now - all_s - (time.process_time() - own_s)
+    return max(0.0, others / max(time.monotonic() - at, 1e-6) / (os.cpu_count() or 1))
 
 
 def read_bandwidth(device: Device, *, repetitions: int = 7, fresh: bool = False) -> ReadBandwidth:

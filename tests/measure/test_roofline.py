@@ -1,6 +1,8 @@
 """The device's ceilings: measured with checked kernels, kept by device and driver, read again."""
 
 import json
+import os
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,9 +13,12 @@ from labkit.errors import DeviceError, ParameterError
 from labkit.measure import matrix_rate as rates
 from labkit.measure import roofline
 from labkit.measure.bench.ceilings import Ceilings, ceilings_of
+from labkit.measure.processes import cpu_seconds
 from labkit.measure.roofline import MatrixRate, ReadBandwidth, matrix_rate, read_bandwidth, warm_up
 from labkit.vulkan.device import Device
 from labkit.vulkan.hardware import MatrixShape, matrix_shapes, pci_address
+
+SHARE = roofline.others_share  # as it is: the fixture below has it say 0
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +26,7 @@ def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A cache of its own, a short stream and short loops: what is tested is not how fast the device is."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(roofline, "stream_bytes", lambda device: 1 << 22)
+    monkeypatch.setattr(roofline, "others_share", lambda *_: 0.0)
     monkeypatch.setattr(rates, "_LONG_S", 1e-4)
     monkeypatch.setattr(rates, "_CUTS_CPU", ((2, 2, 1),))
 
@@ -31,6 +37,22 @@ def test_the_read_bandwidth_is_measured_once_and_kept(device: Device, monkeypatc
     assert first.device == device.name
     monkeypatch.setattr(roofline, "_measure", lambda *_: pytest.fail("it was measured again"))
     assert read_bandwidth(device) == first
+
+
+def test_what_was_measured_beside_other_programs_is_not_kept(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "others_share", lambda *_: 0.3)
+    assert read_bandwidth(device, repetitions=1).gb_s > 0
+    assert roofline._path(device).exists() is not device.is_cpu
+
+
+def test_the_load_of_others_is_what_this_process_did_not_take() -> None:
+    cores = os.cpu_count() or 1
+    all_s, own_s = cpu_seconds(roofline.PROC), time.process_time()
+    if all_s is None:
+        pytest.skip("this system does not tell the seconds that its processor ran")
+    assert SHARE(time.monotonic() - 10, all_s - 4 * cores, own_s) == pytest.approx(0.4, abs=0.05)
+    assert SHARE(time.monotonic() - 10, all_s - 4 * cores, own_s - 4 * cores) == pytest.approx(0, abs=0.05)
+    assert SHARE(0.0, None, own_s) == 0
 
 
 def test_what_an_older_labkit_kept_is_measured_again(device: Device) -> None:
