@@ -292,6 +292,7 @@ class Device:
         self.features = frozenset(self.info.features)
         self.lock = threading.RLock()
         self.lost = False
+        self.hung = False  # a submit did not end in time, and may still run
         self.number = next(_numbers)
         self._s = raw.Structs()
         self.ffi, self.lib = self._s.ffi, self._s.lib
@@ -442,13 +443,24 @@ class Device:
             finally:
                 aside.unlink(missing_ok=True)
 
+    def settle(self) -> bool:
+        """Wait until nothing runs; False where a submit may run for ever: what it uses must not be freed under it. Of a lost
+        device the wait ends by itself (Vulkan 1.3, 4.2.3)."""
+        if self.hung:
+            return False
+        self.lib.vkDeviceWaitIdle(self.handle)
+        return True
+
     def close(self) -> None:
-        """Wait for the queue and free everything made from this device. Closing twice is fine."""
+        """Wait for the queue and free everything made from this device; behind a submit that does not end, nothing is freed
+        until the process ends. Closing twice is fine."""
         with self.lock:
             if self._closed:
                 return
+            if not self.settle():
+                self._closed = True
+                return
             if not self.lost:
-                self.lib.vkDeviceWaitIdle(self.handle)
                 self.save_pipeline_cache()
             for made in list(self._made):
                 made.close()

@@ -202,7 +202,7 @@ class Kernel:
         """Free the pipeline. Closing twice, or after the device, is fine."""
         if not self._closed:
             self._closed = True
-            if self.device.handle is None:
+            if self.device.handle is None or self.device.hung:
                 return
             self.device.lib.vkDestroyPipeline(self.device.handle, self.pipeline, self.device.ffi.NULL)
             self.device.lib.vkDestroyPipelineLayout(self.device.handle, self.layout, self.device.ffi.NULL)

@@ -253,8 +253,8 @@ class Pool:
             if self.closed:
                 return
             self.closed = True
-            if not self.device.lost:
-                self.device.lib.vkQueueWaitIdle(self.device.queue)
+            if not self.device.settle():
+                return
             for block in self.blocks:
                 block.close()
             for buffer in self.buffers:

@@ -66,7 +66,7 @@ class Submission:
             if result < 0:
                 raw.check(result, "waiting for the GPU")
             if time.monotonic() > end:
-                device.lost = True
+                device.lost = device.hung = True
                 raise DeviceError(
                     f"{device.name} did not finish a submit within {GPU_TIMEOUT_S:.0f} s; restart the process"
                 )

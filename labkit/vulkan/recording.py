@@ -55,6 +55,10 @@ class RecordingKernel(Kernel):
             answers[self.name](**push)
         return 0.0
 
+    def settle(self) -> bool:
+        """Nothing runs."""
+        return True
+
     def close(self) -> None:
         """Nothing to free."""
 
@@ -150,7 +154,7 @@ class RecordingDevice(Device):
 
     def __init__(self, info: DeviceInfo, shapes: Sequence["MatrixShape"] = ()) -> None:
         self.info, self.poison, self.features = info, False, frozenset(info.features)
-        self.lock, self.lost, self._closed = threading.RLock(), False, False
+        self.lock, self.lost, self.hung, self._closed = threading.RLock(), False, False, False
         self.handle = self.physical = self.queue = self.pipeline_cache = self.command_pool = None
         self.fences: collections.deque[Any] = collections.deque()
         self._kernels: dict[Any, Any] = {}

@@ -253,6 +253,35 @@ def test_a_lost_device_is_one_line_then_and_later_and_still_closes(call):
     opened.close()
 
 
+def long_work(opened: Device):
+    """A program that keeps a driver on the CPU busy long after it was submitted, over a buffer of its own."""
+    pool = opened.pool("long")
+    program = opened.program("long")
+    target = pool.buffer(16 << 20)
+    for _ in range(64):
+        program.fill(target, 1)
+    return pool, program
+
+
+@pytest.mark.parametrize("ends", ["lost", "hung"])
+def test_what_still_runs_keeps_what_it_uses(monkeypatch, ends):
+    """A loss that only this process believes in, and a submit given up: the work goes on and nothing is freed under it."""
+    for _ in range(3):
+        opened = Device(poison=False)
+        pool, program = long_work(opened)
+        if ends == "hung":
+            monkeypatch.setattr(program_module, "GPU_TIMEOUT_S", 0.0)
+        change_driver(opened, vkWaitForFences=lambda *_: -4 if ends == "lost" else 2)
+        with pytest.raises(DeviceError, match="lost" if ends == "lost" else "did not finish"):
+            program.submit().wait()
+        assert (opened.lost, opened.hung) == (True, ends == "hung")
+        pool.close()
+        opened.close()
+        opened.close()
+        assert opened.closed
+        assert (opened.handle is None) == (ends == "lost")
+
+
 def test_a_submit_that_never_ends_is_reported_and_not_waited_for(monkeypatch):
     opened = Device(poison=False)
     program = opened.program()
