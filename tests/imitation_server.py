@@ -34,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print(json.dumps(body), flush=True)  # tests read it in the log
+        os.write(1, (json.dumps(body) + "\n").encode())  # tests read it in the log; whole lines, whoever else writes
         if os.environ.get("IMITATION") == "refuse":
             text = b'{"error":{"code":400,"message":"the request exceeds the available context size"}}'
             self.send_response(400)
