@@ -1,13 +1,8 @@
 """llama-server (llama.cpp) as a peer: found, started on one device, asked over HTTP, and stopped whatever happens."""
 
-import contextlib
-import http.client
 import os
 import shutil
-import socket
 import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +10,11 @@ from typing import Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.runtimes.arrivals import events_of, post_streams, token_times
+from labkit.runtimes.server_process import HOST, ServerProcess, free_port
 
 NAME = "llama-server"
 VARIABLE = "LABKIT_LLAMA_SERVER"
-HOST = "127.0.0.1"
-LOAD_S = 900.0  # how long it may take to load a model and build its pipelines
-STOP_S = 5.0
 CHUNK = 2048  # rows of a prompt chunk, -ub and -b
-# the server dies with this process, however that ends (Linux: PR_SET_PDEATHSIG, SIGKILL)
-_LEASH = "import ctypes,os,sys\nctypes.CDLL(None).prctl(1,9)\nos.execv(sys.argv[1],sys.argv[1:])"
 
 
 @dataclass(frozen=True)
@@ -126,56 +117,21 @@ class LlamaServer:
         device_index: int | None = None,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self.binary, self.log, self.port = binary, log, _free_port()
+        self.binary, self.log, self.port = binary, log, free_port()
         self.arguments = arguments(binary, model, port=self.port, slots=slots, context=context, ub=ub, kv=kv)
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", _LEASH, *self.arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=_environment(binary.path, device_index),
-                start_new_session=True,  # a Ctrl-C is for the bench, which stops it in its own time
-            )
-        try:
-            self._come_up(waiting)
-        except BaseException:
-            self.close()
-            raise
+        self.process = ServerProcess(
+            NAME,
+            self.arguments,
+            port=self.port,
+            log=log,
+            environment=_environment(binary.path, device_index),
+            waiting=waiting,
+        )
 
     @property
     def origin(self) -> dict[str, int]:
         """Which process it is, for `run.measure(..., start=server)`."""
-        return {"process": self.process.pid}
-
-    def _come_up(self, waiting: Callable[[float], None]) -> None:
-        began = time.monotonic()
-        while not self._healthy():
-            if self.process.poll() is not None:
-                raise RunError(f"{NAME} ended with code {self.process.returncode} while loading: {self.last_words()}")
-            seconds = time.monotonic() - began
-            if seconds > LOAD_S:
-                raise RunError(f"{NAME} was not ready after {LOAD_S:.0f} s: {self.last_words()}")
-            waiting(seconds)
-            time.sleep(0.1)
-
-    def _healthy(self) -> bool:
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def last_words(self) -> str:
-        """The last line of its log."""
-        try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        except OSError:
-            lines = []
-        return lines[-1].strip()[:200] if lines else "it wrote nothing"
+        return self.process.origin
 
     def complete(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
         """Stream `tokens` greedy tokens behind each prompt (token ids), all at once. RunError when it fails."""
@@ -196,31 +152,15 @@ class LlamaServer:
                 kept = {key: float(value) for key, value in timings.items() if isinstance(value, int | float)}
                 answers.append(Answer(len(ids), reply.submit_s, tuple(times), kept))
         except RunError as error:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(0.5)  # it may be on its way out
-            if self.process.poll() is not None:
-                raise RunError(f"{NAME} died with code {self.process.returncode}: {self.last_words()}") from None
-            raise RunError(f"{NAME}: {error}") from None
+            raise RunError(self.process.ended(0.5) or f"{NAME}: {error}") from None
         return answers
 
     def close(self) -> None:
-        """Stop it: asked first, then killed. Stopping twice is harmless."""
-        if self.process.poll() is None:
-            self.process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(STOP_S)
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        """Stop it. Stopping twice is harmless."""
+        self.process.close()
 
     def __enter__(self) -> "LlamaServer":
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -1,0 +1,120 @@
+"""A server started on a loopback port: leashed to this process, waited for, its last words kept, stopped by its own id."""
+
+import contextlib
+import http.client
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from labkit.errors import RunError
+
+HOST = "127.0.0.1"
+LOAD_S = 900.0  # how long it may take to load a model and build its pipelines
+STOP_S = 5.0
+# the server dies with this process, however that ends (Linux: PR_SET_PDEATHSIG, SIGKILL)
+_LEASH = "import ctypes,os,sys\nctypes.CDLL(None).prctl(1,9)\nos.execv(sys.argv[1],sys.argv[1:])"
+
+
+def free_port() -> int:
+    """A port of the loopback address that is free at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """A server that this process started, on `port` of the loopback address, up once GET `health` says 200.
+
+    `arguments`: its command line, the program's path first; its output goes to `log`. `waiting(seconds)` is called while
+    it loads. RunError, with the last line it wrote, when it does not come up within `load_s`."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        port: int,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        health: str = "/health",
+        load_s: float = LOAD_S,
+        waiting: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        self.name, self.port, self.log, self.health = name, port, log, health
+        with log.open("ab") as out:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-S", "-E", "-c", _LEASH, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,  # a Ctrl-C is for the run, which stops it in its own time
+            )
+        try:
+            self._come_up(load_s, waiting)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.popen.pid
+
+    @property
+    def origin(self) -> dict[str, int]:
+        """Which process it is, for `run.measure(..., start=...)`."""
+        return {"process": self.pid}
+
+    def _come_up(self, load_s: float, waiting: Callable[[float], None]) -> None:
+        began = time.monotonic()
+        while not self.healthy():
+            if self.popen.poll() is not None:
+                raise RunError(
+                    f"{self.name} ended with code {self.popen.returncode} while loading: {self.last_words()}"
+                )
+            seconds = time.monotonic() - began
+            if seconds > load_s:
+                raise RunError(f"{self.name} was not ready after {load_s:.0f} s: {self.last_words()}")
+            waiting(seconds)
+            time.sleep(0.1)
+
+    def healthy(self, timeout_s: float = 5.0) -> bool:
+        """Whether it answers 200 where its health is asked."""
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
+        try:
+            connection.request("GET", self.health)
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+    def ended(self, within_s: float = 0.0) -> str | None:
+        """How it ended, in one line, if it has or does within so many seconds; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(within_s)
+        if self.popen.poll() is None:
+            return None
+        return f"{self.name} died with code {self.popen.returncode}: {self.last_words()}"
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return lines[-1].strip()[:200] if lines else "it wrote nothing"
+
+    def close(self) -> None:
+        """Stop it: asked first, then killed. Stopping twice is harmless."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(STOP_S)
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.wait()
