@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,11 @@ def coopmat_device(device: Device) -> Device:
         why = os.environ.get(WHY_NOT) or "`lab test` runs this with Mesa 26"
         pytest.skip(f"{device.name} ({device.info.driver_info}) has no cooperative matrices: {why}")
     return device
+
+
+def pytest_configure() -> None:
+    """Tests interrupt themselves and their children: the job of a shell's background has SIGINT ignored, and so they."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
