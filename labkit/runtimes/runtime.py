@@ -51,7 +51,8 @@ class Answer:
     `times`: when each token came; tokens of one event share its moment. `due_s` is when the load wanted it sent,
     `submit_s` when it was. `text` is the content, `reasoning` what the model thought before it. Counts are the server's
     own, None where it does not say; `timings` are times and counts it reports by its own clock. A request that failed has
-    `failed` (how) and `error` (one line), and is never part of a rate."""
+    `failed` (how) and `error` (one line), and is never part of a rate. `notes`: what is odd about an answer that came
+    whole, such as a reported time that cannot be."""
 
     ask: Ask
     submit_s: float
@@ -70,6 +71,7 @@ class Answer:
     finish: str | None = None
     failed: Failure | None = None
     error: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.failed is None) != (self.error is None):
