@@ -89,3 +89,30 @@ def test_streams_are_witnessed_by_the_slots_in_use(tmp_path: Path, slots: tuple[
     ]
     (notice,) = notices(ID, run_of(tmp_path, rows, plan=plan_of("streams", cells[1], cells[0])))
     assert notice.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("knob", "told", "outcome"),
+    [
+        ("kv", ("f16", "q8_0"), "ok"),
+        ("kv", ("f16", "f16"), "fail"),  # the flag was passed, and the process took it for nothing
+        ("kv", ("f16", None), "not assessable"),
+        ("context", (256, 512), "ok"),
+        ("context", (512, 512), "fail"),
+        ("ub", (512, None), "not assessable"),
+        ("drafts", (0, 4), "ok"),
+    ],
+)
+def test_of_another_engine_the_witness_is_what_its_process_reports(
+    tmp_path: Path, knob: str, told: tuple[Any, Any], outcome: str
+):
+    values = {"kv": ("f16", "q8_0"), "context": (256, 512), "ub": (512, 1024), "drafts": (0, 4)}[knob]
+    name = "draft" if knob == "drafts" else knob
+    cells = [{"phase": "prefill", "runtime": "llama-server", "prompt": 4096, knob: value} for value in values]
+    rows = [
+        (cell, {"prefill_tok_s": [900.0] * 3}, [{"settings": {"slots": 1} | ({} if value is None else {name: value})}])
+        for cell, value in zip(cells, told, strict=True)
+    ]
+    plan = plan_of(knob, cells[1], cells[0], "prefill_tok_s")
+    (notice,) = notices(ID, run_of(tmp_path, rows, plan=plan))
+    assert notice.outcome == outcome

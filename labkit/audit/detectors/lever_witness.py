@@ -18,7 +18,7 @@ Pair = tuple[Observation, Observation]
 
 
 @detector(
-    "lever-witness", 2, version=2, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
+    "lever-witness", 2, version=3, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
 )
 def lever_witness(evidence: Evidence) -> Iterator[Notice]:
     """The declared witness of each lever (a program's fingerprint, a counter, the workload, a readback) at the cells that
@@ -85,12 +85,13 @@ def pairs_of(evidence: Evidence, which: str) -> Iterator[tuple[Observation, Obse
 def readings_of(
     name: str, lever: Lever, pair: tuple[Observation, Observation], evidence: Evidence
 ) -> tuple[Any, Any] | None:
-    """What the lever's witness says at each of two cells; None where it does not say it of both."""
+    """What the lever's witness says at each of two cells, or else what the processes that answered reported of the lever;
+    None where neither is told of both."""
     witness = lever.witness
     if witness.name == "cell":  # the cells are named by what was executed
         return pair[0].subject, pair[1].subject
     if witness.kind == "fingerprint":
-        return fingerprints(name, pair, evidence.witnesses.get(name))
+        return fingerprints(name, pair, evidence.witnesses.get(name)) or read_back(lever, pair)
     if witness.kind == "workload" and witness.name == "prompt_tokens" and isinstance(pair[0].knobs.get(name), str):
         return columns(pair, "prompt_sha256")  # prompts by their text
     depths = [[request.number("depth") for request in one.requests] for one in pair]
@@ -106,8 +107,20 @@ def readings_of(
         or given[1] is None
         or (witness.name, tuple(given[0])) == (witness.name, tuple(given[1])) == FULL
     ):
-        return None
+        return read_back(lever, pair)
     return tuple(given[0]), tuple(given[1])
+
+
+def read_back(lever: Lever, pair: Pair) -> tuple[Any, Any] | None:
+    """What the processes that answered the requests of two cells reported of a lever, in the column `settings` of
+    requests.jsonl; None where one of them does not tell it."""
+    told: list[tuple[str, ...]] = []
+    for one in pair:
+        rows = [request.row.get("settings") for request in one.requests]
+        told.append(
+            tuple(sorted({str(row[lever.name]) for row in rows if isinstance(row, Mapping) and lever.name in row}))
+        )
+    return (told[0], told[1]) if all(told) else None
 
 
 def fingerprints(name: str, pair: tuple[Observation, Observation], known: Any) -> tuple[Any, Any] | None:
