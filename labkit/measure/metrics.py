@@ -119,12 +119,25 @@ define(
     "(e2e_s - ttft_s) / (completion tokens - 1)", timed=True, name="TPOT",
 )  # fmt: skip
 define(
-    "itl_s", "s", "lower", "inter-token latency: every gap between consecutive tokens, pooled over requests",
-    "token time[i] - token time[i-1]", timed=True, name="ITL",
+    "itl_s", "s", "lower",
+    "inter-token latency: every gap between consecutive tokens, pooled over requests; tokens of one event are one gap",
+    "event time[i] - event time[i-1]", timed=True, name="ITL",
 )  # fmt: skip
 define(
     "e2e_s", "s", "lower", "end to end: from submit to a request's last token",
     "last token time - submit time", timed=True, name="E2EL",
+)  # fmt: skip
+define(
+    "ttft_p95_s", "s", "lower", "95th percentile of the time to first token, over at least 72 requests",
+    "95th percentile of ttft_s", timed=True, name="P95 TTFT",
+)  # fmt: skip
+define(
+    "itl_p99_s", "s", "lower", "99th percentile of the inter-token latency, over at least 368 gaps",
+    "99th percentile of itl_s", timed=True, name="P99 ITL",
+)  # fmt: skip
+define(
+    "e2e_p95_s", "s", "lower", "95th percentile of the end-to-end time, over at least 72 requests",
+    "95th percentile of e2e_s", timed=True, name="P95 E2EL",
 )  # fmt: skip
 define(
     "makespan_s", "s", "lower", "wall time of a fixed batch, from the first submit to the last token of all",
@@ -150,6 +163,28 @@ define(
 define(
     "stream_max_tok_s", "tok/s", "higher", "the fastest stream's rate, its wait for a slot included",
     "max over streams of completion tokens / (last token time - submit time)", timed=True,
+)  # fmt: skip
+
+# Requests of a server
+define(
+    "failed_share", "1", "lower", "share of the requests sent that did not come whole; they are part of no rate",
+    "failed requests / requests sent", name="error rate",
+)  # fmt: skip
+define(
+    "resident_most", "1", "none", "most requests that decoded at the same time",
+    "max over time of requests between their first and their last token",
+)  # fmt: skip
+define(
+    "resident_mean", "1", "none", "requests that decoded at the same time, mean over the makespan",
+    "sum (last token time - first token time) / makespan_s",
+)  # fmt: skip
+define(
+    "in_flight_mean", "1", "none", "requests sent and not ended, mean over the makespan; Little's L",
+    "sum e2e_s / makespan_s", name="concurrency",
+)  # fmt: skip
+define(
+    "cached_share", "1", "none", "share of the prompts' tokens that came from a cache of prefixes",
+    "cached tokens / prompt tokens", name="prefix-cache hit rate",
 )  # fmt: skip
 
 # A step and what it costs

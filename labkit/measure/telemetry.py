@@ -20,7 +20,8 @@ METRICS = ("power_w", "core_mhz", "memory_mhz", "temperature_c")
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back.
+    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back,
+    `energy_j` its own counter of the energy it took, from a zero of its own.
 
     The rest is of the newest look at the neighbours (see `labkit.measure.neighbours`): how many other processes have
     the device open, the largest share of an engine one of them took, the share of all cores that others took, device
@@ -37,6 +38,7 @@ class Reading:
     cpu_others: float | None = None
     memory_used_bytes: float | None = None
     spilled_bytes: float | None = None
+    energy_j: float | None = None
 
     @property
     def empty(self) -> bool:
@@ -166,8 +168,8 @@ def csv_line(at: float, reading: Reading) -> str:
 
 
 def _digits(name: str, value: float) -> str:
-    """A value as the file has it: bytes whole, the rest at six digits."""
-    return f"{value:.0f}" if name.endswith("_bytes") else f"{value:.6g}"
+    """A value as the file has it: bytes whole, a counter of energy to the millijoule, the rest at six digits."""
+    return f"{value:.0f}" if name.endswith("_bytes") else f"{value:.3f}" if name == "energy_j" else f"{value:.6g}"
 
 
 def header() -> str:

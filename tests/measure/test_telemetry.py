@@ -342,7 +342,7 @@ def test_what_is_seen_beside_the_card_stands_in_the_same_line_and_without_a_card
         with Telemetry(source, period_s=0.001, beside=lambda: seen) as reader:
             wait_for(lambda reader=reader: bool(reader.readings))
         line = reader.fresh(lambda at: 0.0).splitlines()[0]
-        assert line == f"0.0000,{power},,,,,,2,,0.25,34000000123,"
+        assert line == f"0.0000,{power},,,,,,2,,0.25,34000000123,,"
 
 
 def test_readings_come_by_a_thread_and_each_is_written_once() -> None:
@@ -353,7 +353,7 @@ def test_readings_come_by_a_thread_and_each_is_written_once() -> None:
     rest = reader.fresh(lambda at: at)
     lines = (first + rest).splitlines()
     assert [line.split(",")[1] for line in lines] == [str(i) for i in range(1, len(lines) + 1)]
-    assert first.startswith("0.0000,1,,,,,,,,,,\n")
+    assert first.startswith("0.0000,1,,,,,,,,,,,\n")
     assert reader.limits(0, float("inf")) == {"heat"}
     assert reader._thread is None
 
@@ -367,7 +367,7 @@ def test_a_sensor_that_fails_ends_the_readings_and_is_told() -> None:
 
 def test_a_line_has_as_many_cells_as_the_header() -> None:
     line = csv_line(1.5, Reading(power_w=1.25, limited="power cap"))
-    assert line == "1.5000,1.25,,,,,power cap,,,,,\n"
+    assert line == "1.5000,1.25,,,,,power cap,,,,,,\n"
     assert line.count(",") == header().count(",")
     assert header().startswith("time_s,power_w,core_mhz")
     assert set(telemetry.METRICS) <= set(header().strip().split(","))

@@ -8,9 +8,9 @@ from statistics import fmean, median, pstdev
 from typing import Any
 
 from labkit.lab.exporters.registry import Repetition, Rows, Stored, exporter
-from labkit.lab.importers.serving import tpot
+from labkit.measure.serving.percentiles import percentile
+from labkit.measure.serving.requests import tpot
 
-ENOUGH_FOR_P99 = 370  # below that many, no interval of 95 % bounds the 99th percentile: 0.99^n > 0.025
 # The medians a run may hold without its requests, in our metrics.
 KEPT = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2el": "e2e_s"}
 SETTINGS = ("endpoint_type", "label", "tokenizer_id", "burstiness", "dataset_name", "num_prompts")
@@ -118,7 +118,7 @@ def summary(name: str, values: Sequence[float], kept: float | None) -> dict[str,
     """Mean, median, spread and 99th percentile in milliseconds; without values, the median that was kept."""
     if not values:
         return {f"mean_{name}_ms": None, f"median_{name}_ms": None if kept is None else kept * 1e3}
-    top = sorted(values)[math.ceil(0.99 * len(values)) - 1] if len(values) >= ENOUGH_FOR_P99 else None
+    top = percentile(values, 0.99).value
     return {
         f"mean_{name}_ms": fmean(values) * 1e3,
         f"median_{name}_ms": median(values) * 1e3,

@@ -6,8 +6,9 @@ from typing import Any
 
 from labkit.lab.importers.document import Document, Node
 from labkit.lab.importers.registry import Contents, Measured, importer
-from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.serving import serving_knobs
 from labkit.lab.importers.times import MOST_EPOCH, epoch_time, iso_time
+from labkit.measure.serving.requests import request_metrics, request_row
 
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0}
 # Of the summary: its name, the statistic, our metric. Its inter-token latency is a request's mean gap after the first

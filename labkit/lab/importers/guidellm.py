@@ -5,9 +5,10 @@ from typing import Any
 
 from labkit.lab.importers.document import Document, Node
 from labkit.lab.importers.registry import Contents, Measured, importer
-from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.serving import serving_knobs
 from labkit.lab.importers.shared import common
 from labkit.lab.importers.times import MOST_EPOCH, epoch_time
+from labkit.measure.serving.requests import request_metrics, request_row
 
 MOST_REQUESTS = 200_000
 # Of its summaries (of successful requests): the member, its statistic, our metric, what makes the unit ours. Its

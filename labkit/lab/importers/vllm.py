@@ -7,9 +7,10 @@ from typing import Any
 
 from labkit.lab.importers.document import Document, Node
 from labkit.lab.importers.registry import Contents, Measured, importer
-from labkit.lab.importers.serving import request_metrics, request_row, serving_knobs
+from labkit.lab.importers.serving import serving_knobs
 from labkit.lab.importers.shared import common
 from labkit.lab.importers.times import moment
+from labkit.measure.serving.requests import request_metrics, request_row
 
 NEEDED = ("duration", "completed", "total_output_tokens", "request_throughput", "output_throughput")
 # What the summary says, in our metrics, with what makes their unit ours. Its TPOT leaves out the first token, as ours.
