@@ -1,8 +1,11 @@
 """A notice: what one detector says of one subject, with its arithmetic."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from labkit.show.pieces import Html, escape, mark, paragraph
 
 Outcome = Literal["ok", "warn", "fail", "not assessable"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -51,3 +54,27 @@ class Notice(BaseModel):
     def concerns(self, other: "Notice") -> bool:
         """Whether both are about something in common; a notice about no cell in particular is about all of them."""
         return not self.about or not other.about or not set(self.about).isdisjoint(other.about)
+
+    def __repr__(self) -> str:
+        about = f"{self.detector}: " if self.detector else ""
+        return f"<Notice {self.outcome}: {about}{self.text}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        return notice_html(self, self.outcome)
+
+
+def notice_html(notice: Notice, outcome: Outcome, consequences: Sequence[Notice] = ()) -> Html:
+    """A notice with its arithmetic, what it lacks, and what follows from it."""
+    detector = Html(f"<strong>{escape(notice.detector)}</strong>:") if notice.detector else ""
+    lines = [Html(f"<code>{escape(line)}</code>") for line in notice.arithmetic]
+    lines += [escape(f"missing: {part}") for part in notice.missing]
+    follows = [escape(f"{one.detector}: {one.text}") for one in consequences]
+    said = paragraph(mark(outcome), detector, notice.text) + listed(lines)
+    return Html(said + paragraph("follows from it:") + listed(follows) if follows else said)
+
+
+def listed(items: Sequence[Html]) -> str:
+    """A list of items; nothing of none."""
+    return "<ul>\n" + "".join(f"<li>{item}</li>\n" for item in items) + "</ul>\n" if items else ""

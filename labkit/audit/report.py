@@ -1,7 +1,7 @@
 """Judging evidence with every detector, and the report of it: root causes first, what follows from each beneath it."""
 
 import functools
-import html
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,8 +9,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from labkit.audit.evidence import Evidence
-from labkit.audit.notice import GRAVITY, Notice, Outcome
+from labkit.audit.notice import GRAVITY, OUTCOMES, Notice, Outcome, notice_html
 from labkit.audit.registry import detectors, stamps
+from labkit.show.pieces import Html, mark, paragraph
 
 SHOWN = 3  # subjects named where many are counted
 
@@ -96,6 +97,14 @@ class Audit(BaseModel):
         for label in ("not assessable", "ok"):
             lines += [f"{label}: {line}" for line in counted(self.notices, label)]
         return "\n".join(lines or ["nothing to judge"])
+
+    def __repr__(self) -> str:
+        said = Counter(notice.outcome for notice in self.notices)
+        found = ", ".join(f"{said[outcome]} {outcome}" for outcome in OUTCOMES if said[outcome])
+        why = f" ({', '.join(self.failed)})" if self.failed else ""
+        return f"<Audit of {self.name}: {self.outcome}{why}; {found or 'nothing to judge'}>"
+
+    __str__ = __repr__
 
     def _repr_html_(self) -> str:
         return html_of(self)
@@ -198,27 +207,9 @@ def counted(notices: Iterable[Notice], outcome: str) -> list[str]:
     return lines
 
 
-COLOURS: dict[Outcome, str] = {"fail": "#b3261e", "warn": "#8a5a00", "ok": "#1b6e3c", "not assessable": "#5f6368"}
-
-
-def html_of(found: Audit) -> str:
-    """A fragment of HTML that needs no style sheet: the groups, their arithmetic to unfold, and the counts."""
+def html_of(found: Audit) -> Html:
+    """A fragment of HTML that needs no style sheet: the groups with their arithmetic, and the counts."""
     parts = [notice_html(group.root, group.outcome, group.consequences) for group in found.groups()]
     for outcome in ("not assessable", "ok"):
-        parts += [f"<p>{badge(outcome)} {html.escape(line)}</p>" for line in counted(found.notices, outcome)]
-    return f"<div class='audit'>{''.join(parts) or '<p>nothing to judge</p>'}</div>"
-
-
-def notice_html(notice: Notice, outcome: Outcome, consequences: Sequence[Notice] = ()) -> str:
-    """One notice with its arithmetic, and what follows from it."""
-    lines = "".join(f"<li><code>{html.escape(line)}</code></li>" for line in notice.arithmetic)
-    follows = "".join(f"<li>{html.escape(f'{one.detector}: {one.text}')}</li>" for one in consequences)
-    return (
-        f"<p>{badge(outcome)} <strong>{html.escape(notice.detector)}</strong>: {html.escape(notice.text)}</p>"
-        f"<ul>{lines}</ul>" + (f"<p>follows from it:</p><ul>{follows}</ul>" if follows else "")
-    )
-
-
-def badge(outcome: Outcome) -> str:
-    """An outcome as a word in its colour."""
-    return f"<span style='color:{COLOURS[outcome]};font-weight:600'>{html.escape(outcome)}</span>"
+        parts += [paragraph(mark(outcome), line) for line in counted(found.notices, outcome)]
+    return Html("".join(parts)) or paragraph("nothing to judge")

@@ -1,7 +1,6 @@
 """`Engine`: a model on a device, with slots that decode together; requests join and leave while others run."""
 
 import atexit
-import html
 import itertools
 import operator
 import threading
@@ -23,7 +22,7 @@ from labkit.errors import DeviceError, EngineError, LabError, ParameterError
 from labkit.models.model import Model
 from labkit.models.shapes import AnyModel, ShapeModel
 from labkit.vulkan.device import Device
-from labkit.vulkan.program import Dispatch
+from labkit.vulkan.profile import Profile
 
 SUBMIT_TARGET_S = 0.3  # several steps share a submit only while it stays below this: a desktop shares the card
 CANCEL_S = 10.0  # how long an interrupted call waits for its requests to leave their slots
@@ -492,6 +491,11 @@ class Engine:
         return {**self.device.origin, "weights": self.weights.number, "engine": self.number}
 
     @property
+    def closed(self) -> bool:
+        """True after `close()`."""
+        return self._closed
+
+    @property
     def memory(self) -> dict[str, int]:
         """Bytes held on the device, by purpose."""
         return {"weights": self.weights.nbytes, **self.executor.memory}
@@ -511,7 +515,7 @@ class Engine:
         """Dispatches of one decode step at `width` streams."""
         return len(self.executor.decode_program(width).dispatches)
 
-    def profile(self, width: int, depth: int, repeats: int = 5) -> list[tuple[Dispatch, float]]:
+    def profile(self, width: int, depth: int, repeats: int = 5) -> Profile:
         """(dispatch, GPU seconds) of a greedy decode step of `width` streams at `depth` positions, each dispatch behind a
         barrier and the least of `repeats`: for shares of a step's time. Empty where the device has no timestamps. Raises
         ParameterError for what the engine does not hold, EngineError while requests run."""
@@ -522,7 +526,9 @@ class Engine:
             self.alive()
             if self.scheduler.busy or self.scheduler.waiting:
                 raise EngineError("a step is profiled between requests: wait for those that run, or cancel them")
-            return self.executor.profile(width, depth, repeats) if self.device.info.timestamp_bits else []
+            if not self.device.info.timestamp_bits:
+                return Profile(self.device)
+            return self.executor.profile(width, depth, repeats)
 
     def fingerprints(self, widths: Sequence[int]) -> dict[str, str]:
         """Fingerprints of the decode programs at these widths, for the run record."""
@@ -559,11 +565,9 @@ class Engine:
         )
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td style='text-align:right'>{v / 1e6:,.1f} MB</td></tr>"
-            for k, v in self.memory.items()
-        )
-        return f"<p>{html.escape(repr(self))}</p><table>{rows}</table>"
+        from labkit.show.engine import engine_html
+
+        return engine_html(self)
 
 
 def _serve(reference: "weakref.ref[Engine]", mutex: threading.Condition) -> None:

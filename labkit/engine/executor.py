@@ -27,7 +27,8 @@ from labkit.ops.kv_cache import PAGE
 from labkit.ops.rows import ACTIVE
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, aligned
-from labkit.vulkan.program import Dispatch, Program
+from labkit.vulkan.profile import Profile
+from labkit.vulkan.program import Program
 
 NONE = 0xFFFFFFFF
 SCRATCH_ROW_SPLITS = 4096  # rows times depth buckets that attention's partial results are sized for
@@ -302,7 +303,7 @@ class Executor:
         rows = padded(width)
         return self._recorded(Key(rows, rows, self._splits(depth), 0, True, rows, 0)).program
 
-    def profile(self, width: int, depth: int, repeats: int) -> list[tuple[Dispatch, float]]:
+    def profile(self, width: int, depth: int, repeats: int) -> Profile:
         """GPU seconds of each dispatch of a greedy decode step of `width` streams that see about `depth` positions, the
         least of `repeats`. Writes into the slots' caches: no request may hold one."""
         program = self.decode_program(width, depth)
@@ -347,6 +348,8 @@ class Executor:
     @property
     def memory(self) -> dict[str, int]:
         """Bytes held, by purpose (weights are counted by their owner)."""
+        if self.pool.closed:
+            return {"kv cache": 0, "working": 0}
         kv = sum(layer.k.nbytes + layer.v.nbytes for layer in self.cache)
         return {"kv cache": kv, "working": self.pool.nbytes - kv}
 

@@ -1,7 +1,6 @@
 """A request from the moment it is asked for to its completion, and what a caller gets back."""
 
 import hashlib
-import html
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -111,12 +110,10 @@ class Generation(Sequence[Completion]):
         return f"<Generation of {len(self)} completions, {self.tokens} tokens>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td style='text-align:left;white-space:pre-wrap'>{html.escape(c.text)}</td>"
-            f"<td>{len(c.token_ids)}</td><td>{c.finish}</td></tr>"
-            for c in self._completions
-        )
-        return f"<table><tr><th style='text-align:left'>text</th><th>tokens</th><th>finish</th></tr>{rows}</table>"
+        from labkit.show.pieces import table, verbatim
+
+        rows = ((verbatim(c.text), len(c.token_ids), c.finish) for c in self._completions)
+        return table(("text", "tokens", "finish"), rows, numbers=(1,))
 
 
 class Request:

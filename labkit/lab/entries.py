@@ -22,12 +22,12 @@ from labkit.lab.events import (
     digest,
 )
 from labkit.lab.plan import Plan
-from labkit.lab.verdict import Verdict, pool
+from labkit.lab.verdict import Verdict, count, pool
 
 UNCHECKED = "unchecked"  # the fault of a timed metric without any correctness check
 
 
-@dataclass
+@dataclass(repr=False)
 class Entry:
     """A verdict on one scope, over the sessions it holds so far. `struck_by` is the entry that took its place."""
 
@@ -96,8 +96,17 @@ class Entry:
         """The date of its last change."""
         return f"{self.changed[:4]}-{self.changed[4:6]}-{self.changed[6:8]}"
 
+    def __repr__(self) -> str:
+        held = "struck through" if self.struck else self.verdict.outcome
+        return f"<Entry {self.anchor}: {held}, {self.verdict.strength}: {self.plan.belief}>"
 
-@dataclass
+    def _repr_html_(self) -> str:
+        from labkit.lab.ledger_html import entry_html
+
+        return entry_html(self)
+
+
+@dataclass(repr=False)
 class Book:
     """Everything the ledgers show. `entries` hold looks too; `invalid` are the runs of scopes without any verdict;
     `imported` are the pieces of a person's notes from elsewhere, each once."""
@@ -147,6 +156,22 @@ class Book:
             if name == entry.anchor or any(name in (anchor_of(item), entry_of(item).run) for item in entry.stored)
         ]
         return next((entry for entry in fitting if not entry.struck), fitting[0] if fitting else None)
+
+    def __repr__(self) -> str:
+        return f"<Ledger: {len(self.live)} {'entry that holds' if len(self.live) == 1 else 'entries that hold'}, {self.beside()}>"
+
+    def beside(self) -> str:
+        """What stands in the ledgers beside the entries that hold."""
+        struck = sum(entry.struck for entry in self.entries)
+        return (
+            f"{struck} struck through, {count(len(self.invalid), 'run')} that {'does' if len(self.invalid) == 1 else 'do'} "
+            f"not count, {count(len(self.notes), 'note')} by hand, {count(len(self.imported), 'imported piece')}"
+        )
+
+    def _repr_html_(self) -> str:
+        from labkit.lab.ledger_html import book_html
+
+        return book_html(self)
 
 
 def anchor_of(stored: Stored) -> str:

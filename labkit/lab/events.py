@@ -52,6 +52,16 @@ class Claim(Frozen):
     text: str
     withheld: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Claim {self.text}{f' (withheld: {self.withheld})' if self.withheld else ''}>"
+
+    __str__ = __repr__
+
+    def _repr_html_(self) -> str:
+        from labkit.show.pieces import mark, paragraph
+
+        return paragraph(self.text, mark("withheld"), self.withheld) if self.withheld else paragraph(self.text)
+
 
 class Scope(Frozen):
     """What a verdict holds for: the rule of an experiment, and the device, driver, build, model and shape measured.

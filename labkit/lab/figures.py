@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.errors import ParameterError
 from labkit.lab.png import write_png
-from labkit.lab.template import DASHES, NEUTRAL, PALETTE, SYMBOLS, register
+from labkit.lab.template import DASHES, SYMBOLS, register
+from labkit.palette import NEUTRAL, PALETTE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

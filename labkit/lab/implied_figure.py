@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from labkit.audit.implied import ImpliedPoint
 from labkit.errors import ParameterError
 from labkit.lab.figures import claim
-from labkit.lab.template import NEUTRAL, PALETTE, register
+from labkit.lab.template import register
+from labkit.palette import NEUTRAL, PALETTE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

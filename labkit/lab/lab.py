@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from labkit.errors import LabError, ParameterError, RunError
 from labkit.lab.capture import capture_git, capture_host, capture_packages, capture_shaders
@@ -14,7 +14,10 @@ from labkit.lab.folder import PARTIAL, close_dead_runs, new_run_id, runs_folder
 from labkit.lab.lock import device_lock
 from labkit.lab.record import RunRecord, plain_value, read_record, utc_now
 from labkit.lab.redact import Redactor
-from labkit.lab.run import Run, attach, facts_table
+from labkit.lab.run import Run, attach
+
+if TYPE_CHECKING:
+    from labkit.lab.entries import Book
 
 MARKER = "lab.toml"
 EXPERIMENT_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -110,6 +113,13 @@ class Lab:
             read_record(runs_folder(self.root) / run_id)  # raises, and says what is damaged
         raise RunError(f"there is no run {run_id!r} in {runs_folder(self.root)}; `lab runs` lists them")
 
+    def ledger(self) -> "Book":
+        """What the ledgers hold: the entries by scope, looks and what no longer holds too; it shows itself as a table."""
+        from labkit.lab.entries import read_book
+        from labkit.lab.events import read_events
+
+        return read_book(read_events(self.root))
+
     def device_lock(self, device_uuid: str, label: str, wait: bool = True) -> AbstractContextManager[None]:
         """Holds a device for a timed run, `with lab.device_lock(uuid, "by hand"): ...`; one at a time on a machine.
 
@@ -120,9 +130,12 @@ class Lab:
         return f"Lab({str(self.root)!r})"
 
     def _repr_html_(self) -> str:
+        from labkit.show.pieces import facts_table
+
         runs = self.runs()
         last = f"{runs[0].record.id} ({runs[0].record.state})" if runs else "none yet"
-        return facts_table({"lab": self.root.name, "runs": len(runs), "last": last})
+        held = self.ledger()
+        return facts_table({"runs": len(runs), "last": last, "entries that hold": len(held.live)}, self.root.name)
 
 
 class RunList(list[StoredRun]):
@@ -157,14 +170,13 @@ class RunList(list[StoredRun]):
         )
 
     def _repr_html_(self) -> str:
-        import html
+        from labkit.show.pieces import mark, table
 
-        cells = [[html.escape(text) for text in row] for row in self.rows()]
-        head = "".join(f"<th style='text-align:left'>{name}</th>" for name in self.COLUMNS)
-        body = "".join(
-            "<tr>" + "".join(f"<td style='text-align:left'>{text}</td>" for text in row) + "</tr>" for row in cells
+        rows = (
+            (id, experiment, mark(state), verdict and mark(verdict), device)
+            for id, experiment, state, verdict, device in self.rows()
         )
-        return f"<table><tr>{head}</tr>{body}</table>"
+        return table(self.COLUMNS, rows)
 
 
 def read_listed(folder: Path) -> StoredRun | None:

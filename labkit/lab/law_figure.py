@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError
 from labkit.lab.figures import claim
-from labkit.lab.template import DASHES, NEUTRAL, PALETTE, SYMBOLS, register
+from labkit.lab.template import DASHES, SYMBOLS, register
 from labkit.measure.laws import Law
+from labkit.palette import NEUTRAL, PALETTE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

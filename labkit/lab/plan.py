@@ -1,7 +1,6 @@
 """The plan of an experiment: what is believed, what is measured, and the rule that decides, fixed before the data."""
 
 import hashlib
-import html
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -326,11 +325,9 @@ class Plan(Declared):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self.facts().items()
-        )
-        return f"<table>{rows}</table>"
+        from labkit.show.pieces import facts_table
+
+        return facts_table(self.facts(), self.experiment)
 
 
 def canonical_json(document: Any) -> str:

@@ -2,7 +2,6 @@
 
 import atexit
 import contextlib
-import html
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -371,17 +370,22 @@ class Run:
         return f"<Run {self.id}: {record.state}{verdict}, {len(self._rows)} samples>"
 
     def _repr_html_(self) -> str:
+        from labkit.show.pieces import Html, escape, facts_table, mark, table
+
         record = self.record
         facts = {
-            "run": record.id,
-            "state": f"{record.state}{': ' + record.reason if record.reason else ''}",
+            "state": Html(f"{mark(record.state)} {escape(record.reason)}".strip()),
             "plan": "none (exploring)" if record.plan_hash is None else record.plan_hash[:12],
             **({"deviations": len(record.deviations)} if record.deviations else {}),
+            **({"verdict": mark(str(record.verdict.get("outcome", "")))} if record.verdict else {}),
             "device": (record.device or {}).get("name", "not described"),
+            "model": (record.model or {}).get("name", "not described"),
             "samples": len(self._rows),
-            "checks": ", ".join(f"{c.name}: {'passed' if c.passed else 'FAILED'}" for c in record.checks) or "none",
+            "started": record.started,
+            **({"checks": "none"} if not record.checks else {}),
         }
-        return facts_table(facts)
+        checks = [(mark("passed" if c.passed else "FAILED"), c.name, c.detail) for c in record.checks]
+        return facts_table(facts, record.id) + (table(("check", "of", "detail"), checks) if checks else "")
 
     # How it writes
 
@@ -492,13 +496,3 @@ def store_figure(path: Path, figure: Any) -> None:
         raise ParameterError(f"conclude(figure=...) takes a plotly figure, not {type(figure).__name__}")
     document = Redactor().value(json.loads(figure.to_json()))
     write_atomic(path / "figure.json", json.dumps(document, ensure_ascii=False))
-
-
-def facts_table(facts: Mapping[str, Any]) -> str:
-    """A two-column HTML table that needs no style sheet and stands in light and dark themes."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-        f"<td style='text-align:left'>{html.escape(str(value))}</td></tr>"
-        for name, value in facts.items()
-    )
-    return f"<table>{rows}</table>"

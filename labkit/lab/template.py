@@ -1,12 +1,10 @@
-"""The lab's one plotly template and its palette: legible on light and on dark, whatever the reader's eyes."""
+"""The lab's one plotly template, in the lab's palette, with the symbols and dashes that tell series apart."""
+
+from labkit.palette import GRID, NEUTRAL, PALETTE
 
 TEMPLATE = "lab"
-# Okabe-Ito, in the order used; its yellow is last and its black is left out: they vanish on white and on black pages.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "x", "cross", "star")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid")
-NEUTRAL = "#767c86"  # legible on a white page (4.2:1) and on a dark one (4.4:1)
-GRID = "rgba(128,134,144,0.25)"
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
 

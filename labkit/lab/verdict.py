@@ -1,6 +1,5 @@
 """The verdict on a run: the plan's rule applied to its paired repetitions, and the pooling of runs of one scope."""
 
-import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -103,11 +102,9 @@ class Verdict(BaseModel):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for name, text in self.facts().items()
-        )
-        return f"<table>{rows}</table>"
+        from labkit.show.pieces import facts_table, mark
+
+        return facts_table(self.facts() | {"verdict": mark(self.outcome)})
 
 
 def judge(

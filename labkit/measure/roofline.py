@@ -127,6 +127,20 @@ def keep_or_measure(device: Device, name: str, kind: Callable[..., T], measure: 
     return measured
 
 
+def kept_ceilings(device: Device) -> tuple[ReadBandwidth | None, list[MatrixRate]]:
+    """The ceilings that were measured before on this device with this driver; measures nothing."""
+    read, rates = None, []
+    for name, fields in _kept(device).items():
+        try:
+            if name == "read":
+                read = ReadBandwidth(**fields)
+            else:
+                rates.append(MatrixRate(**fields | {"shape": tuple(fields["shape"])}))
+        except (KeyError, TypeError):
+            continue  # of another version's make
+    return read, rates
+
+
 def others_share(at: float, all_s: float | None, own_s: float) -> float:
     """The share of all cores that other processes took since a moment, of which the clock, the core-seconds that ran since
     boot and this process's own are given; 0 where the system does not tell."""

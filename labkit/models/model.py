@@ -1,7 +1,6 @@
 """`Model`: one model file opened for reading, with its shape, tensors, tokenizer and chat template."""
 
 import hashlib
-import html
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -123,29 +122,6 @@ class Model:
         )
 
     def _repr_html_(self) -> str:
-        """A table of the shape and one of the tensors by type; no colours of its own, so any theme shows it."""
-        c, escape = self.config, html.escape
-        head = [
-            ("title", escape(str(self.metadata.get("general.name", "—"))[:120])),
-            ("architecture", c.architecture),
-            ("layers × hidden", f"{c.layers} × {c.hidden}"),
-            ("heads / KV heads × size", f"{c.heads} / {c.kv_heads} × {c.head_dim}"),
-            ("feed-forward", f"{c.ffn}"),
-            ("vocabulary", f"{c.vocab:,}" + (" (tied)" if c.tied else "")),
-            ("context", f"{c.context:,} tokens"),
-            ("parameters", f"{self.parameters:,}"),
-            ("file", escape(self.path.name)),
-        ]
-        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in head)
-        types = ""
-        for name, nbytes in self.bytes_by_type.items():
-            kind = [tensor.type for tensor in self.tensors.values() if tensor.type.name == name]
-            types += (
-                f"<tr><td>{name}</td><td>{len(kind)}</td><td>{nbytes:,}</td>"
-                f"<td>{kind[0].bits_per_weight:g}</td><td>{nbytes / self.nbytes:.1%}</td></tr>"
-            )
-        return (
-            f"<table><caption><b>{escape(self.name)}</b></caption>{rows}</table>"
-            "<table><tr><th>type</th><th>tensors</th><th>bytes</th><th>bits per weight</th><th>share</th></tr>"
-            f"{types}</table>"
-        )
+        from labkit.show.model import model_html
+
+        return model_html(self)

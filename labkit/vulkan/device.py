@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import functools
-import html
 import itertools
 import os
 import threading
@@ -584,21 +583,6 @@ class Device:
         return f"<Device {i.index}: {i.name} ({i.type}), Vulkan {i.api_version}, {i.driver_name} {i.driver_info}>"
 
     def _repr_html_(self) -> str:
-        i = self.info
-        rows = {
-            "type": i.type,
-            "driver": f"{i.driver_name} {i.driver_info}",
-            "Vulkan": i.api_version,
-            "device memory": f"{i.memory_bytes / 2**30:.1f} GiB",
-            "subgroup": f"{i.subgroup_size} ({i.subgroup_min} to {i.subgroup_max})",
-            "workgroup": f"{i.max_workgroup_invocations} invocations, {i.max_shared_bytes // 1024} KiB shared",
-            "push constants": f"{i.max_push_bytes} bytes",
-            "largest binding": f"{i.max_storage_range_bytes / 2**20:.0f} MiB",
-            "largest allocation": f"{i.max_allocation_bytes / 2**30:.1f} GiB",
-            "features": ", ".join(i.features),
-        }
-        left = "style='text-align:left'"
-        body = "".join(
-            f"<tr><th {left}>{html.escape(k)}</th><td {left}>{html.escape(v)}</td></tr>" for k, v in rows.items()
-        )
-        return f"<table><caption style='text-align:left'><b>{html.escape(i.name)}</b></caption>{body}</table>"
+        from labkit.show.device import device_html
+
+        return device_html(self)

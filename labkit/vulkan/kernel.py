@@ -210,3 +210,8 @@ class Kernel:
     def __repr__(self) -> str:
         constants = ", ".join(f"{k}={v}" for k, v in self.constants.items())
         return f"<Kernel {self.name}({constants}) workgroup {self.interface.local_size}>"
+
+    def _repr_html_(self) -> str:
+        from labkit.show.kernel import kernel_html
+
+        return kernel_html(self)

@@ -1,7 +1,6 @@
 """A list of dispatches recorded once and replayed: barriers derived from declared ranges, a fingerprint, GPU time."""
 
 import hashlib
-import html
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from labkit.errors import DeviceError, ParameterError
 from labkit.vulkan import raw
 from labkit.vulkan.kernel import Grid, Kernel
 from labkit.vulkan.memory import Buffer, Range
+from labkit.vulkan.profile import Profile
 
 if TYPE_CHECKING:
     from labkit.vulkan.device import Device
@@ -314,7 +314,7 @@ class Program:
         mask = (1 << self.device.info.timestamp_bits) - 1
         return ((stamps[1] - stamps[0]) & mask) * self.device.info.timestamp_period_ns * 1e-9
 
-    def profile(self, repeats: int = 3) -> list[tuple[Dispatch, float]]:
+    def profile(self, repeats: int = 3) -> Profile:
         """(dispatch, GPU seconds) of each dispatch, the least of `repeats`, with a barrier after each.
 
         Serialising inflates the sum a little; use it for shares, and `gpu_seconds` for the whole.
@@ -330,7 +330,7 @@ class Program:
             edges = [stamps[0], *stamps[2:]]
             best = [min(b, (y - x) * period) for b, x, y in zip(best, edges[:-1], edges[1:], strict=True)]
         twin.close()
-        return list(zip(self.dispatches, best, strict=True))
+        return Profile(self.device, zip(self.dispatches, best, strict=True))
 
     # what it is
 
@@ -380,13 +380,9 @@ class Program:
         return f"<Program {name}: {len(self.dispatches)} dispatches, {waits} barriers, {self.fingerprint}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{html.escape(d.label)}</td><td>{html.escape(d.kernel)}</td><td>{d.grid}</td>"
-            f"<td style='text-align:right'>{d.nbytes:,}</td><td>{'waits' if d.barrier else ''}</td></tr>"
-            for d in self.dispatches
-        )
-        head = "<tr><th>dispatch</th><th>kernel</th><th>grid</th><th>bytes</th><th>barrier</th></tr>"
-        return f"<details><summary>{html.escape(repr(self))}</summary><table>{head}{rows}</table></details>"
+        from labkit.show.step import program_html
+
+        return program_html(self)
 
 
 def _range(item: Buffer | Range) -> Range:

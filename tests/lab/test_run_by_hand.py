@@ -156,7 +156,8 @@ def test_conditions_are_kept_and_shown(lab: Lab) -> None:
     assert record.packages["numpy"]
     assert len(record.shaders["spv/manifest.json"]) == 64
     assert "Made-up 1" in run._repr_html_()
-    assert "ids equal the reference: FAILED" in run._repr_html_()
+    assert ">ids equal the reference</td>" in run._repr_html_()
+    assert "FAILED" in run._repr_html_()
     assert run.id in repr(run)
     assert "Made-up 1" in repr(lab.runs())
     assert run.id in lab._repr_html_()

@@ -197,14 +197,12 @@ def test_missing_optional_values_take_llama_cpps_defaults(changed: Any) -> None:
     assert (config.rope_theta, config.rope_dim) == (10000.0, 32)
 
 
-def test_representations_hold_the_numbers_and_no_colours() -> None:
+def test_representations_hold_the_numbers() -> None:
     model = Model(TINY / "llama-q4_1.gguf")
     assert repr(model).startswith("<Model llama-q4_1: llama, 3 layers of 64, 4/2 heads of 32, vocabulary 768")
     page = model._repr_html_()
-    for piece in ("tiny llama", "<td>Q4_1</td>", "<td>Q8_0</td>", "<td>F32</td>", "llama-q4_1.gguf", "2,048 tokens"):
+    for piece in ("tiny llama", ">Q4_1</td>", ">Q8_0</td>", ">F32</td>", "llama-q4_1.gguf", "2,048 tokens"):
         assert piece in page
-    assert "style" not in page
-    assert "color" not in page
 
 
 def test_a_name_with_markup_is_escaped(changed: Any) -> None:
