@@ -11,7 +11,7 @@ from labkit.runtimes.runtime import Answer
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 DIGITS = 7  # of a gap: a tenth of a microsecond
-ABOUT = ("content", "nominal_prompt_tokens", "context_tokens", "sized", "images", "image_pixels", "cache", "depth")
+ABOUT = ("content", "nominal_prompt_tokens", "context_tokens", "sized", "images", "image_pixels", "cache")
 
 
 @dataclass(frozen=True)

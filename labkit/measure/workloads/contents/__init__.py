@@ -1,0 +1,1 @@
+"""The content types: one a file, found by itself."""
