@@ -2,16 +2,17 @@
 
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from labkit.audit import registry
 from labkit.audit.evidence import Evidence, Observation
 from labkit.cli import lab
 from labkit.lab.experiments import load_experiment
+from labkit.lab.init import make_lab
 from labkit.lab.levers import OWN_FILE, known_levers
 
 pytestmark = pytest.mark.quick
@@ -46,7 +47,7 @@ def test_each_command_of_lab_is_one_that_it_takes(line):
 
 def test_other_commands_are_the_few_that_are_installed_with_it():
     others = {line.split()[0] for line in COMMANDS if not line.startswith("./lab ")}
-    assert others == {"cp", "sed", ".venv/bin/ruff", ".venv/bin/mypy"}
+    assert others == {".venv/bin/ruff", ".venv/bin/mypy"}
 
 
 def test_each_file_it_names_is_there():
@@ -76,14 +77,9 @@ def test_its_lever_is_one_that_a_lab_reads(tmp_path: Path):
     assert known_levers(tmp_path)["pause_s"].acts == "schedule"
 
 
-def test_the_copy_of_the_template_is_an_experiment_of_its_own_name(tmp_path: Path):
-    (block,) = (block for block in fences("sh") if "cp labkit" in block)
-    (tmp_path / "notebooks").mkdir()
-    (tmp_path / "labkit").symlink_to(ROOT / "labkit")
-    for line in block.splitlines()[:2]:
-        subprocess.run(line, shell=True, cwd=tmp_path, check=True)
-    experiment = load_experiment(tmp_path / "notebooks" / "my_question.ipynb")
-    assert experiment.name == "my-question"
-    code = "".join(cell.source for cell in experiment.document.cells if cell.cell_type == "code")
-    assert code.count('"my-question"') == 2
-    assert '"template"' not in code
+def test_the_notebook_it_makes_is_the_experiment_that_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LABKIT_LAB", str(make_lab(tmp_path / "lab")))
+    (line,) = (line for line in COMMANDS if line.startswith("./lab new "))
+    assert CliRunner().invoke(lab, shlex.split(line)[1:]).exit_code == 0
+    experiment = load_experiment(tmp_path / "lab" / "notebooks" / "my_question.ipynb")
+    assert f"./lab run {experiment.name} -p quick true --no-ledger" in COMMANDS

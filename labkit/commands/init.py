@@ -20,4 +20,4 @@ def command(folder: Path) -> None:
 
     made = make_lab(folder)
     click.echo(f"made a lab in {made}: notebooks/template.ipynb, data/, figures/ and four empty ledgers")
-    click.echo(f"next: cd {shlex.quote(shown(made))} && ./lab run template")
+    click.echo(f"next: cd {shlex.quote(shown(made))} && ./lab run template, then ./lab new YOUR-QUESTION")
