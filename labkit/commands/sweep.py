@@ -2,12 +2,17 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from labkit.lab.fleet.wire import tls_options
+
 if TYPE_CHECKING:
+    from labkit.lab.fleet.connection import Fleet
     from labkit.lab.lab import Lab, StoredRun
     from labkit.lab.sweep import Asked
     from labkit.lab.sweep_effects import LeverEffect
@@ -46,6 +51,9 @@ if TYPE_CHECKING:
 @click.option("--no-ledger", is_flag=True, help="Keep the records, but enter nothing in the ledger.")
 @click.option("--no-page", is_flag=True, help="Draw no pictures and render no pages.")
 @click.option("--no-wait", is_flag=True, help="Refuse instead of waiting when the device is in use by another run.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run the points on the workers of `lab scheduler` at ADDRESS.")
+@click.option("--allow-difference", is_flag=True, help="Also use workers whose code differs; records tell what does.")
+@tls_options
 @click.option("--json", "as_json", is_flag=True, help="Write the sweep as JSON on stdout.")
 def command(experiment: str, **o: Any) -> None:
     """Run EXPERIMENT at every point of a grid, one process a run, and say what each lever did.
@@ -54,12 +62,17 @@ def command(experiment: str, **o: Any) -> None:
     nothing twice. A lever that is not declared, or that cannot act at the workload, is refused before anything runs.
     Ends with 0 when every point is complete, 1 when some are not, 2 for bad input, 3 when a negative control moved.
 
+    With --scheduler each point goes once to a worker (`lab worker`) that has the same code. Its run comes here whole, is
+    checked, and is judged and entered here; a point whose worker is lost has failed until --resume, which first fetches
+    what workers have finished.
+
     \b
       lab sweep batch-decode --grid batch=1,8,32 --grid kv=f16,f32
       lab sweep micro-batch --grid ubs=[256,2048],[512,2048] -p prompts 512,4096 --budget 6h --resume
+      lab sweep batch-decode --grid batch=1,8,32 --scheduler 127.0.0.1:8786
     """
+    from labkit.lab.fleet.course import FleetSweep
     from labkit.lab.lab import Lab
-    from labkit.lab.night import check_night
     from labkit.lab.series import Night, read_duration
     from labkit.lab.sweep import Sweep
 
@@ -69,25 +82,75 @@ def command(experiment: str, **o: Any) -> None:
     known = begun(lab, asked, o["resume"] or o["dry_run"], o["anew"])
     for line in checked(lab, asked):
         click.echo(f"lab: {line}", err=True)
-    selector = (asked.experiment.defaults() | asked.fixed).get("device")
     todo = len(missing_of(lab, known))
-    found = check_night(lab.root, asked.experiment.name, todo, str(selector) if isinstance(selector, str) else None)
+    with fleet_for(asked, known, todo, o) as fleet:
+        warnings = looked(lab, asked, todo, o)
+        if o["dry_run"]:
+            show(lab, known, [], o["as_json"])
+            return
+        file = known if known.warnings else known.model_copy(update={"warnings": warnings})
+        sweep = FleetSweep(lab, asked, file, fleet) if fleet is not None else Sweep(lab, asked, file)
+        night = Night(budget)
+        with sweep:
+            if todo:
+                click.echo(f"sweep {sweep.file.id}: {todo} of {len(sweep.file.points)} points to run", err=True)
+            with night.listening():
+                sweep.run(night, how(lab, o))
+            effects = concluded(lab, sweep, ledger=not o["no_ledger"])
+    show(lab, sweep.file, effects, o["as_json"])
+    sys.exit(ending(lab, sweep, effects, night.stopped))
+
+
+@contextmanager
+def fleet_for(asked: "Asked", known: "SweepFile", todo: int, o: dict[str, Any]) -> "Iterator[Fleet | None]":
+    """The workers at --scheduler while inside, each with this code; None without it, or with nothing to run. RunError
+    when there is none, or one has other code and that is not allowed."""
+    from labkit.errors import ParameterError, RunError
+    from labkit.lab.fleet.code import code_of
+    from labkit.lab.fleet.connection import connected
+    from labkit.lab.fleet.wire import Tls
+
+    tls = Tls(o["tls_ca_file"], o["tls_cert"], o["tls_key"])
+    address = o["scheduler"]
+    if address is None:
+        if tls.used or o["allow_difference"]:
+            raise ParameterError("--allow-difference and the files of TLS go with --scheduler ADDRESS")
+        yield None
+        return
+    if "device" in asked.fixed or "device" in asked.grid:
+        raise ParameterError(
+            "a fleet's workers choose the device (`lab worker --device`): leave the parameter device out"
+        )
+    if o["require_idle"]:
+        raise ParameterError("--require-idle looks at this machine; with --scheduler each run keeps who shared its own")
+    if not todo:
+        yield None
+        return
+    code = code_of(asked.experiment)
+    with connected(address, tls, known.experiment, known.notebook, code, o["allow_difference"]) as fleet:
+        workers, refused = fleet.workers(), fleet.refused()
+        if refused:
+            raise RunError(refused[0])
+        if not workers:
+            raise RunError(f"no worker is at {address}; start one on each machine: lab worker {address}")
+        yield fleet
+
+
+def looked(lab: "Lab", asked: "Asked", todo: int, o: dict[str, Any]) -> tuple[str, ...]:
+    """What is found before a long series, told and returned; of a fleet, this machine's disk alone. RunError for what
+    speaks against a start."""
+    from labkit.lab.night import Checked, check_night, disk_trouble
+
+    if o["scheduler"] is not None:
+        trouble = disk_trouble(lab.root, asked.experiment.name, todo)
+        found = Checked((trouble,) if trouble else ())
+    else:
+        selector = (asked.experiment.defaults() | asked.fixed).get("device")
+        found = check_night(lab.root, asked.experiment.name, todo, str(selector) if isinstance(selector, str) else None)
     for line in found.warnings:
         click.echo(f"lab: {line}", err=True)
     refuse(found.refusals + (found.warnings if o["require_idle"] else ()), o["dry_run"])
-    if o["dry_run"]:
-        show(lab, known, [], o["as_json"])
-        return
-    sweep = Sweep(lab, asked, known.model_copy(update={"warnings": found.warnings}) if not known.warnings else known)
-    night = Night(budget)
-    with sweep:
-        if todo:
-            click.echo(f"sweep {sweep.file.id}: {todo} of {len(sweep.file.points)} points to run", err=True)
-        with night.listening():
-            sweep.run(night, how(lab, o))
-        effects = concluded(lab, sweep, ledger=not o["no_ledger"])
-    show(lab, sweep.file, effects, o["as_json"])
-    sys.exit(ending(lab, sweep, effects, night.stopped))
+    return found.warnings
 
 
 def asked_for(lab: "Lab", experiment: str, o: dict[str, Any]) -> "Asked":
@@ -199,7 +262,7 @@ def concluded(lab: "Lab", sweep: Any, ledger: bool) -> "list[LeverEffect]":
 def show(lab: "Lab", file: "SweepFile", effects: "list[LeverEffect]", as_json: bool) -> None:
     """The table of states and the effects, as text or JSON."""
     from labkit.lab.lever_effect import effect_line
-    from labkit.lab.sweep_file import table, text_table
+    from labkit.lab.sweep_file import remarks, table, text_table
 
     rows = table(lab.root, file)
     if as_json:
@@ -210,7 +273,7 @@ def show(lab: "Lab", file: "SweepFile", effects: "list[LeverEffect]", as_json: b
         }  # fmt: skip
         click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         return
-    click.echo(text_table(rows))
+    click.echo("\n".join([text_table(rows), *remarks(rows)]))
     for effect in effects:
         click.echo(effect_line(effect))
 

@@ -164,7 +164,7 @@ def command(arguments: tuple[str, ...]) -> None:
         raise LabError(f"there are no tests beside {root / 'labkit'}: run `./lab test` in a checkout of the repository")
     if importlib.util.find_spec("pytest") is None:
         raise LabError(
-            f"pytest is not installed for {sys.executable}: use `./lab test`, or `pip install -e '.[lab,serve,dev]'`"
+            f"pytest is not installed for {sys.executable}: use `./lab test`, or `pip install -e '.[lab,serve,fleet,dev]'`"
         )
     from labkit.diagnosis.listing import list_apart
 

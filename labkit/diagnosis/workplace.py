@@ -25,7 +25,7 @@ def packages(machine: Machine) -> list[Finding]:
     try:
         wanted = importlib.metadata.requires("labkit") or []
     except importlib.metadata.PackageNotFoundError:
-        remedy = "run it through `./lab`, or `pip install -e '.[lab,serve,dev]'`"
+        remedy = "run it through `./lab`, or `pip install -e '.[lab,serve,fleet,dev]'`"
         return [*found, Finding("labkit", "note", "not installed in this environment", remedy)]
     lacking: dict[str, list[str]] = {}
     for line in wanted:

@@ -10,11 +10,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.experiments import Experiment, find_experiment
-from labkit.lab.folder import close_dead_runs, runs_folder
+from labkit.lab.folder import CAME_IN, close_dead_runs, runs_folder
 from labkit.lab.kernel import make_scratch, remove_scratch, with_labkit
 from labkit.lab.lab import Lab, StoredRun
 from labkit.lab.parameters import set_parameters
@@ -35,10 +36,13 @@ def run_experiment(
     quiet: bool = False,
     made: Callable[[RunRecord], None] = lambda record: None,
     plan: Mapping[str, Any] | None = None,
+    told: Mapping[str, Any] = MappingProxyType({}),
+    started: Callable[[subprocess.Popen[bytes]], None] = lambda child: None,
 ) -> StoredRun:
     """Runs a notebook with `overrides` (values, not text) and returns the closed record and its folder. `made` is told of
     the record before anything is started, so that its name can be kept. `plan`, as JSON, is stored before the notebook
-    begins: for one that states none.
+    begins: for one that states none. `told` are fields of the record that were decided elsewhere, as the id of a run that
+    another machine asked for; `started` is given the run's process.
 
     RunError when the process could not even make the folder."""
     overrides = set_parameters(experiment.parameters, {}, overrides)
@@ -52,9 +56,12 @@ def run_experiment(
         notebook=notebook_in_lab(lab.root, experiment.path),
         notebook_sha256=experiment.code_sha256(),
     )
+    record = record.model_copy(update=dict(told))
     made(record)
-    limits = {"timeout_s": timeout_s, "cell_timeout_s": cell_timeout_s}
-    return start(lab, experiment, overrides, record, resume=False, wait=wait, quiet=quiet, plan=plan, **limits)
+    return start(
+        lab, experiment, overrides, record, resume=False, wait=wait, quiet=quiet, plan=plan, started=started,
+        timeout_s=timeout_s, cell_timeout_s=cell_timeout_s,
+    )  # fmt: skip
 
 
 def resume_run(
@@ -68,8 +75,13 @@ def resume_run(
 ) -> StoredRun:
     """Takes up a run that ended early, in its own folder, with its own parameters and the samples it has.
 
-    RunError when it is complete, still running, or its notebook's code has changed since."""
-    record = lab.find_run(run_id).record
+    RunError when it is complete, still running, from another lab, or its notebook's code has changed since."""
+    record, folder = lab.find_run(run_id)
+    if (folder / CAME_IN).exists():
+        raise RunError(
+            f"{record.id} was measured in another lab; its samples would be of two machines: start again with "
+            f"`lab rerun {record.id}`"
+        )
     if record.state in ("running", "completed"):
         raise RunError(f"{record.id} is {record.state}; only a run that ended early can be resumed")
     experiment = stored_experiment(lab, record)
@@ -78,9 +90,10 @@ def resume_run(
             f"the code of {record.notebook} has changed since {record.id}; "
             f"its samples would not be alike: start again with `lab rerun {record.id}`"
         )
-    limits = {"timeout_s": timeout_s, "cell_timeout_s": cell_timeout_s}
-    overrides = stored_overrides(experiment, record)
-    return start(lab, experiment, overrides, record, resume=True, wait=wait, quiet=quiet, **limits)
+    return start(
+        lab, experiment, stored_overrides(experiment, record), record, resume=True, wait=wait, quiet=quiet,
+        timeout_s=timeout_s, cell_timeout_s=cell_timeout_s,
+    )  # fmt: skip
 
 
 def stored_experiment(lab: Lab, record: RunRecord) -> Experiment:
@@ -124,8 +137,9 @@ def notebook_in_lab(root: Path, path: Path) -> str:
 
 
 def start(
-    lab: Lab, experiment: Experiment, overrides: Mapping[str, Any], record: RunRecord, *, resume: bool, **options: Any
-) -> StoredRun:
+    lab: Lab, experiment: Experiment, overrides: Mapping[str, Any], record: RunRecord, *, resume: bool,
+    started: Callable[[subprocess.Popen[bytes]], None] = lambda child: None, **options: Any,
+) -> StoredRun:  # fmt: skip
     """Starts the runner, passes signals on, waits for it, and closes the record if it was killed."""
     require_jupyter()
     close_dead_runs(lab.root)
@@ -147,6 +161,7 @@ def start(
             start_new_session=True,  # a Ctrl-C reaches this process alone, which passes it on once
         )
         with passing_signals_to(child):
+            started(child)
             assert child.stdin is not None
             try:
                 child.stdin.write(assignment.model_dump_json(by_alias=True).encode())

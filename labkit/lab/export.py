@@ -11,11 +11,10 @@ from typing import Any
 
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import MOST_BYTES, PART, Manifest, Packed, write_archive
-from labkit.lab.folder import JUDGED_AGAIN, LIVE_FILES
+from labkit.lab.folder import CAME_IN, JUDGED_AGAIN, LIVE_FILES
 from labkit.lab.record import SCHEMA, Host, RunRecord, read_record, write_atomic
 from labkit.lab.redact import Redaction, Scrubber
 
-CAME_IN = "import.json"  # how a run from elsewhere came here
 OF_THE_LAB = (
     *LIVE_FILES,
     CAME_IN,

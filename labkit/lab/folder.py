@@ -36,6 +36,7 @@ PROGRESS = "progress.json"
 NOTEBOOK = "notebook.ipynb"
 ABANDONED_S = 600  # a folder is made in a moment; one that never got its name belongs to a process that died
 LIVE_FILES = (ALIVE, ".write", HEARTBEAT, PROGRESS)
+CAME_IN = "import.json"  # how a run from elsewhere came here
 JUDGED_AGAIN = "audit.json"  # what the detectors of the day say, so no part of what the run left
 
 

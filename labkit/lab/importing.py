@@ -3,14 +3,17 @@
 import json
 import secrets
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from labkit.errors import LabError, RunError
 from labkit.lab.archive import Archive, open_archive
 from labkit.lab.capture import sha256_file
-from labkit.lab.export import CAME_IN, OF_THE_LAB
-from labkit.lab.folder import NEW, PARTIAL, runs_folder
+from labkit.lab.export import OF_THE_LAB
+from labkit.lab.folder import CAME_IN, NEW, PARTIAL, runs_folder
 from labkit.lab.lab import EXPERIMENT_NAME
 from labkit.lab.record import RunRecord, read_record, utc_now, write_atomic
 from labkit.lab.verdict import Verdict, judge_folder
@@ -39,19 +42,27 @@ def imported(folder: Path, new: bool) -> Imported:
     return Imported(read_record(folder), folder, new, verdict)
 
 
-def import_run(root: Path, path: Path) -> Imported:
+def import_run(
+    root: Path,
+    path: Path,
+    check: Callable[[RunRecord], None] = lambda record: None,
+    came: Mapping[str, Any] = MappingProxyType({}),
+) -> Imported:
     """Unpacks a run's archive into the lab at `root`. The run appears whole or not at all.
 
     RunError, in one line, for an archive that is not in order in any way, a run that could not be judged here, or one
-    that is here and is another; then nothing is changed. Importing again what is here changes nothing either."""
+    that is here and is another; then nothing is changed. Importing again what is here changes nothing either. `check` is
+    given the record before the run appears, and may refuse it too; `came` is kept of how it came."""
     with open_archive(path) as archive:
         try:
-            return take_in(root, path, archive)
+            return take_in(root, path, archive, check, came)
         except OSError as error:
             raise RunError(f"{runs_folder(root)} cannot be written: {error.strerror}; nothing was imported") from None
 
 
-def take_in(root: Path, path: Path, archive: Archive) -> Imported:
+def take_in(
+    root: Path, path: Path, archive: Archive, check: Callable[[RunRecord], None], told: Mapping[str, Any]
+) -> Imported:
     """Unpacks aside, checks, and renames into place; see `import_run`."""
     run_id = archive.manifest.run
     final = runs_folder(root) / run_id
@@ -66,7 +77,8 @@ def take_in(root: Path, path: Path, archive: Archive) -> Imported:
         for name in archive.manifest.files:
             archive.unpack(name, aside / name)
         check_run(archive, aside)
-        came = {"archive_sha256": sha256_file(path), "made_by": archive.manifest.made_by, "utc": utc_now()}
+        check(read_record(aside))
+        came = {**told, "archive_sha256": sha256_file(path), "made_by": archive.manifest.made_by, "utc": utc_now()}
         write_atomic(aside / CAME_IN, json.dumps(came, indent=1) + "\n")
         try:
             aside.rename(final)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from labkit.errors import ParameterError, RunError
 from labkit.lab.driver import resume_run
-from labkit.lab.folder import PARTIAL, close_dead_runs, runs_folder
+from labkit.lab.folder import CAME_IN, PARTIAL, close_dead_runs, runs_folder
 from labkit.lab.lab import Lab, StoredRun
 from labkit.lab.lock import ProcessLock
 from labkit.lab.progress import duration
@@ -189,7 +189,7 @@ class Series(ABC, Generic[F]):
         if point.run is not None and state == "completed":  # the child of a killed sweep went on, and has finished
             folder = runs_folder(self.lab.root) / point.run
             return StoredRun(read_record(folder), folder)
-        if point.run is not None and state != "missing":
+        if point.run is not None and state != "missing" and not came_in(self.lab.root, point.run):
             return resume_run(self.lab, point.run, **limits)
         return self.start(number, lambda record: self.note(number, run=record.id), limits)
 
@@ -212,8 +212,10 @@ class Series(ABC, Generic[F]):
                 self.note(number, settled=True)
 
     def _line(self, number: int, done: int, total: int, left_s: float | None) -> str:
-        eta = f" (about {duration(left_s)} left)" if left_s else ""
-        return f"[{done + 1}/{total}] {self.words(number)}{eta}"
+        return f"[{done + 1}/{total}] {self.words(number)}{self._eta(left_s)}"
+
+    def _eta(self, left_s: float | None) -> str:
+        return f" (about {duration(left_s)} left)" if left_s else ""
 
 
 def read_duration(text: str) -> float:
@@ -225,6 +227,11 @@ def read_duration(text: str) -> float:
     if not seconds > 0 or not math.isfinite(seconds):
         raise ParameterError(f"--budget {text!r} is not a time such as 6h, 90m or 1h30m")
     return seconds
+
+
+def came_in(root: Path, run: str) -> bool:
+    """Whether a run was measured in another lab: it cannot be taken up again in this one."""
+    return (runs_folder(root) / run / CAME_IN).exists()
 
 
 def state_of(root: Path, run: str | None) -> str:

@@ -109,6 +109,8 @@ class Sweep(Series[SweepFile]):
         return file
 
     def changed(self, number: int, fields: Mapping[str, Any]) -> SweepFile:
+        if "run" in fields:  # another run: what was said of the one before is over
+            fields = {"worker": "", "reason": ""} | dict(fields)
         return self.file.with_point(number, **fields)
 
     def start(self, number: int, made: Callable[[RunRecord], None], limits: Mapping[str, Any]) -> StoredRun:
