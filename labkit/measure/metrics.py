@@ -32,10 +32,9 @@ class Metric:
             raise ParameterError(f"{self.id!r} cannot be a metric: run.measure takes it as a keyword")
 
     def _repr_html_(self) -> str:
-        import html
+        from labkit.show.pieces import table
 
-        cells = "".join(f"<td style='text-align:left'>{html.escape(text)}</td>" for text in self.row())
-        return f"<table><tr>{cells}</tr></table>"
+        return table(("metric", "unit", "better", "definition", "formula"), [self.row()])
 
     def row(self) -> tuple[str, ...]:
         """Id, unit, better direction, definition with the field's name for it, formula."""
