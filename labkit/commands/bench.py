@@ -149,7 +149,7 @@ def bench(o: dict[str, Any]) -> bool:
     from labkit.engine.engine import default_device
     from labkit.lab.bench_course import run_bench
     from labkit.measure.bench.settings import Settings
-    from labkit.runtimes.llama_server import find_binary
+    from labkit.runtimes.llama_binary import find_binary
 
     device = default_device(o["device"])
     o = with_defaults(o, device)

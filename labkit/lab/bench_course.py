@@ -15,7 +15,7 @@ from labkit.measure.bench.sides import LabkitSide, Sample
 from labkit.measure.ops_bench import report as ops_report
 from labkit.measure.ops_bench.cases import Timed, Work, operations, time_case
 from labkit.models.shapes import AnyModel, ShapeModel
-from labkit.runtimes.llama_server import Binary
+from labkit.runtimes.llama_binary import Binary
 from labkit.vulkan.device import Device
 
 Models = Sequence[tuple[str, AnyModel]]  # (label of the weights' type, model)

@@ -1,108 +1,34 @@
-"""llama-server (llama.cpp) as a peer: found, started on one device, asked over HTTP, and stopped whatever happens."""
+"""llama-server (llama.cpp) as a runtime: started on one device, asked over HTTP, and stopped whatever happens."""
 
-import os
-import shutil
-import subprocess
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import ParameterError, RunError
-from labkit.runtimes.arrivals import events_of, post_streams, token_times
+from labkit.errors import RunError
+from labkit.runtimes import bodies
+from labkit.runtimes.address import Address, one_line
+from labkit.runtimes.answers import native, openai, read_answer
+from labkit.runtimes.client import Limits, Post, exchange
+from labkit.runtimes.llama_binary import CHUNK, NAME, Binary, environment
+from labkit.runtimes.llama_log import read_settings as read_log
+from labkit.runtimes.load import Load
+from labkit.runtimes.prometheus import our_counters, read_metrics
+from labkit.runtimes.props import read_settings
+from labkit.runtimes.pulse import Beat, Pulse, explained
+from labkit.runtimes.questions import fetch, fetch_json
+from labkit.runtimes.runtime import Abilities, Answer, Ask, Progress, Runtime, check_asks, no_progress
 from labkit.runtimes.server_process import HOST, ServerProcess, free_port
 
-NAME = "llama-server"
-VARIABLE = "LABKIT_LLAMA_SERVER"
-CHUNK = 2048  # rows of a prompt chunk, -ub and -b
 
+class LlamaServer(Runtime):
+    """A running llama-server. `device_index`: the Vulkan device it may see, as the loader counts.
 
-@dataclass(frozen=True)
-class Binary:
-    """A llama-server on this machine: its path, what `--version` says, and the text of its `--help`."""
+    `slots` streams of `context` positions each; its output goes to `log`. `flags` are a person's own, behind ours.
+    `cache`: whether a prompt's known beginning may come from its cache; what did is in each answer. RunError, with the last
+    line it wrote, when it does not come up; ParameterError for a port in use or a flag it does not know."""
 
-    path: Path
-    version: str
-    help: str
-
-    def knows(self, flag: str) -> bool:
-        """Whether this build has `flag`."""
-        words = self.help.replace(",", " ").split()
-        return flag in words
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One completion: when it was sent for, when each of its tokens came, and the server's own timings."""
-
-    prompt: int
-    submit_s: float
-    times: tuple[float, ...]
-    timings: dict[str, float]
-
-
-def find_binary(given: str | os.PathLike[str] | None = None) -> Binary:
-    """The binary named by `given`, the environment's LABKIT_LLAMA_SERVER, or the PATH. ParameterError without one."""
-    named = os.fspath(given) if given else os.environ.get(VARIABLE, "")
-    found = named or shutil.which(NAME)
-    if not found:
-        raise ParameterError(
-            f"no {NAME} on the PATH: give --llama-server PATH or set {VARIABLE}; releases of llama.cpp hold one"
-        )
-    path = Path(found).expanduser().resolve()
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise ParameterError(f"{path} is not a program that can be run; give the path of {NAME} itself")
-    version = _said(path, "--version")
-    line = next((line for line in version.splitlines() if "version" in line), version.strip()[:80])
-    return Binary(path, line.strip(), _said(path, "--help"))
-
-
-def _environment(path: Path, device_index: int | None = None) -> dict[str, str]:
-    """The environment it runs in: its own folder first among the libraries, one device to be seen."""
-    environment = dict(os.environ)
-    folders = [str(path.parent), environment.get("LD_LIBRARY_PATH", "")]
-    environment["LD_LIBRARY_PATH"] = ":".join(folder for folder in folders if folder)
-    if device_index is not None:
-        environment["GGML_VK_VISIBLE_DEVICES"] = str(device_index)
-    return environment
-
-
-def _said(path: Path, flag: str) -> str:
-    try:
-        done = subprocess.run(
-            [path, flag], capture_output=True, text=True, errors="replace", timeout=60, env=_environment(path)
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ParameterError(f"{path} {flag} does not run: {error}") from None
-    if done.returncode != 0 and not done.stdout:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ParameterError(f"{path} {flag} ends with code {done.returncode}: {last[:200]}")
-    return done.stdout + done.stderr
-
-
-def arguments(
-    binary: Binary, model: Path, *, port: int, slots: int, context: int, ub: int = CHUNK, kv: str = "f16"
-) -> list[str]:
-    """Its command line: all layers on the device, flash attention, `context` positions for each of `slots` streams."""
-    given = [
-        str(binary.path), "-m", str(model), "--host", HOST, "--port", str(port), "-ngl", "99", "-np", str(slots),
-        "-c", str(slots * context), "-ub", str(ub), "-b", str(max(ub, CHUNK)),
-        "-ctk", kv, "-ctv", kv,
-    ]  # fmt: skip
-    given += ["-fa", "on"] if "[on|off|auto]" in binary.help.partition("--flash-attn")[2][:40] else ["-fa"]
-    # each stream its own cache, nothing kept from an earlier request, no settings guessed: what is measured is asked for
-    optional = (["--no-webui"], ["--no-kv-unified"], ["--cache-ram", "0"], ["--ctx-checkpoints", "0"], ["--fit", "off"])
-    for flags in optional:
-        if binary.knows(flags[0]):
-            given += flags
-    return given
-
-
-class LlamaServer:
-    """A running llama-server; a context manager. `device_index`: the Vulkan device it may see, as the loader counts.
-
-    `slots` streams of `context` positions each; its output goes to `log`. RunError, with the last line it wrote, when
-    it does not come up."""
+    name = NAME
 
     def __init__(
         self,
@@ -116,51 +42,136 @@ class LlamaServer:
         kv: str = "f16",
         device_index: int | None = None,
         waiting: Callable[[float], None] = lambda seconds: None,
+        flags: Sequence[str] = (),
+        label: str | None = None,
+        port: int | None = None,
+        cache: bool = False,
+        limits: Limits | None = None,
     ) -> None:
-        self.binary, self.log, self.port = binary, log, free_port()
-        self.arguments = arguments(binary, model, port=self.port, slots=slots, context=context, ub=ub, kv=kv)
+        self.binary, self.log, self.label = binary, log, label or NAME
+        self.cache, self.limits = cache, limits or Limits()
+        self.port = free_port() if port is None else port
+        self.arguments = binary.command(
+            model, port=self.port, slots=slots, context=context, ub=ub, kv=kv, flags=flags
+        )  # fmt: skip
+        self.address = Address(HOST, self.port)
+        self.beats: list[Beat] = []  # of the last requests
         self.process = ServerProcess(
             NAME,
             self.arguments,
             port=self.port,
             log=log,
-            environment=_environment(binary.path, device_index),
+            environment=environment(binary.path, device_index),
             waiting=waiting,
         )
+        try:
+            self._look(model)
+        except BaseException:
+            self.close()
+            raise
+
+    def _look(self, model: Path) -> None:
+        """What it says of itself, once."""
+        props = self._told("/props")
+        self._props: dict[str, Any] = props if isinstance(props, dict) else {}
+        alias = self._props.get("model_alias")
+        self.model = Path(alias).name if isinstance(alias, str) and alias else model.name
+        modalities = self._props.get("modalities")
+        drafts = self.settings().get("draft")
+        self.can = Abilities(
+            token_prompts=True,
+            fixed_length=True,
+            token_count=True,
+            cached_tokens=True,
+            drafts=drafts not in (None, "none"),
+            own_timings=True,
+            tokenizer=True,
+            counters=bool(self.counters()),
+            images=isinstance(modalities, dict) and modalities.get("vision") is True,
+            own_process=True,
+        )
+
+    def _told(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON at a path; None where this build has none."""
+        try:
+            return fetch_json(self.address, path, body)
+        except RunError as error:
+            raise RunError(self.process.ended(0.5) or f"{NAME}: {error}") from None
 
     @property
     def origin(self) -> dict[str, int]:
         """Which process it is, for `run.measure(..., start=server)`."""
         return self.process.origin
 
-    def complete(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
-        """Stream `tokens` greedy tokens behind each prompt (token ids), all at once. RunError when it fails."""
-        bodies: list[dict[str, Any]] = [
-            {
-                "prompt": [int(i) for i in ids], "n_predict": tokens, "stream": True, "ignore_eos": True,
-                "cache_prompt": False, "temperature": 0.0, "top_k": 1, "samplers": ["top_k"],
-            }
-            for ids in prompts
-        ]  # fmt: skip
-        try:
-            replies = post_streams(HOST, self.port, "/completion", bodies)
-            events = [events_of(reply) for reply in replies]
-            answers = []
-            for ids, reply, each in zip(prompts, replies, events, strict=True):
-                times = token_times(each, tokens)
-                timings: dict[str, Any] = next((e.data["timings"] for e in reversed(each) if "timings" in e.data), {})
-                kept = {key: float(value) for key, value in timings.items() if isinstance(value, int | float)}
-                answers.append(Answer(len(ids), reply.submit_s, tuple(times), kept))
-        except RunError as error:
-            raise RunError(self.process.ended(0.5) or f"{NAME}: {error}") from None
-        return answers
+    def describe(self) -> dict[str, Any]:
+        """See `Runtime`."""
+        build = self._props.get("build_info")
+        return {
+            "kind": self.name,
+            "label": self.label,
+            "version": self.binary.version,
+            "build": build if isinstance(build, str) else None,
+            "address": self.address.url,
+            "arguments": self.arguments,
+            "model": self.model,
+            "cache": self.cache,
+            "settings": self.settings(),
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """See `Runtime`; ub and kv only where its log says them."""
+        return read_log(self.log) | read_settings(self._props, self._told("/slots"))
+
+    def tokenize(self, text: str) -> list[int]:
+        """See `Runtime`."""
+        told = self._told("/tokenize", {"content": text, "add_special": False})
+        ids = told.get("tokens") if isinstance(told, dict) else None
+        if not isinstance(ids, list) or not all(type(each) is int for each in ids):
+            raise RunError(f"{NAME} does not tokenise: it answered {one_line(str(told))[:80]}")
+        return ids
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """See `Runtime`."""
+        told = self._told("/detokenize", {"tokens": [int(each) for each in ids]})
+        text = told.get("content") if isinstance(told, dict) else None
+        if not isinstance(text, str):
+            raise RunError(f"{NAME} does not detokenise: it answered {one_line(str(told))[:80]}")
+        return text
+
+    def stream(self, asks: Sequence[Ask], load: Load, progress: Progress = no_progress) -> list[Answer]:
+        """See `Runtime`. Prompts go to /completion, chat and images to /v1/chat/completions."""
+        check_asks(asks, self.can, self.name)
+        posts = [self._post(ask) for ask in asks]
+        with Pulse(self.process) as pulse:
+            self.beats = pulse.beats
+            replies = exchange(self.address, posts, load, self.limits, progress)
+        answers = [
+            read_answer(ask, reply, openai if _chats(ask) else native, self.address)
+            for ask, reply in zip(asks, replies, strict=True)
+        ]
+        return explained(answers, self.process, self.beats)
+
+    def _post(self, ask: Ask) -> Post:
+        own = {**bodies.sampling(ask), "ignore_eos": ask.fixed, "cache_prompt": self.cache}
+        if _chats(ask):
+            more = {**own, "stream_options": {"include_usage": True}, "timings_per_token": True}
+            return bodies.post(self.address, "/v1/chat/completions", bodies.chat(ask, self.model, more), ask.tokens)
+        prompt = ask.prompt if isinstance(ask.prompt, str) else [int(each) for each in ask.prompt]
+        body = {"prompt": prompt, "n_predict": ask.tokens, "stream": True, "return_tokens": True, **own}
+        return bodies.post(self.address, "/completion", body, ask.tokens)
+
+    def counters(self) -> dict[str, float]:
+        """See `Runtime`; from /metrics, which it has when its build knows --metrics."""
+        with contextlib.suppress(RunError):
+            status, content = fetch(self.address, "/metrics")
+            if status == 200:
+                return our_counters(read_metrics(content.decode(errors="replace")))
+        return {}
 
     def close(self) -> None:
         """Stop it. Stopping twice is harmless."""
         self.process.close()
 
-    def __enter__(self) -> "LlamaServer":
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+def _chats(ask: Ask) -> bool:
+    return ask.chat or bool(ask.images)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from labkit.errors import RunError
+from labkit.errors import ParameterError, RunError
 
 HOST = "127.0.0.1"
 LOAD_S = 900.0  # how long it may take to load a model and build its pipelines
@@ -25,11 +25,28 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def check_port(port: int) -> int:
+    """`port`, if this machine's loopback address has it free. ParameterError otherwise."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as a server would, past connections of a former
+            probe.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or "a port is from 1 to 65535"
+        raise ParameterError(
+            f"port {port} of {HOST} cannot be taken ({reason.lower()}); give another, or none"
+        ) from None
+    return port
+
+
 class ServerProcess:
     """A server that this process started, on `port` of the loopback address, up once GET `health` says 200.
 
     `arguments`: its command line, the program's path first; its output goes to `log`. `waiting(seconds)` is called while
-    it loads. RunError, with the last line it wrote, when it does not come up within `load_s`."""
+    it loads. RunError, with the last line it wrote, when it does not come up within `load_s`; ParameterError for a port in
+    use, whose server would be taken for this one."""
 
     def __init__(
         self,
@@ -43,7 +60,7 @@ class ServerProcess:
         load_s: float = LOAD_S,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        self.name, self.port, self.log, self.health = name, port, log, health
+        self.name, self.port, self.log, self.health = name, check_port(port), log, health
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _LEASH, *arguments],

@@ -11,7 +11,10 @@ from labkit.measure.bench.costs import Costs
 from labkit.measure.bench.settings import Cell, Settings
 from labkit.measure.bench.sides import Sample, decode_metrics, prefill_metrics
 from labkit.measure.bench.streams import Arrivals
-from labkit.runtimes.llama_server import CHUNK, NAME, Answer, Binary, LlamaServer
+from labkit.runtimes.llama_binary import CHUNK, NAME, Binary
+from labkit.runtimes.llama_server import LlamaServer
+from labkit.runtimes.load import at_once
+from labkit.runtimes.runtime import Answer, Ask
 
 PEER_MARGIN = 2 << 30  # bytes llama.cpp takes beside weights and cache: compute buffers, its own context
 
@@ -45,18 +48,25 @@ class PeerSide:
     def measure(self, cell: Cell, prompts: Sequence[Sequence[int]], since: Callable[[float], float]) -> Sample:
         """See `Side`."""
         tokens = self.settings.tokens(cell) if cell.phase == "decode" else 1
-        answers = self.server.complete(prompts, tokens)
-        cached = sum(answer.timings.get("cache_n", 0.0) for answer in answers)
-        if cached > 0.01 * sum(answer.prompt for answer in answers):
-            raise RunError(f"{NAME} took {cached:.0f} tokens of the prompts from a cache: its rate would not be one")
+        asks = [Ask(tuple(int(i) for i in ids), tokens) for ids in prompts]
+        answers = self.server.stream(asks, at_once(len(asks)))
+        failed = next((answer.error for answer in answers if answer.error is not None), None)
+        if failed is not None:
+            raise RunError(failed if failed.startswith(NAME) else f"{NAME}: {failed}")
+        lengths = [len(ids) for ids in prompts]
+        cached = sum(answer.cached_tokens or 0 for answer in answers)
+        if cached > 0.01 * sum(lengths):
+            raise RunError(f"{NAME} took {cached} tokens of the prompts from a cache: its rate would not be one")
         rows = [_row(answer, ids, since) for answer, ids in zip(answers, prompts, strict=True)]
         if cell.phase == "prefill":
-            first = answers[0]
-            metrics = prefill_metrics(first.prompt, first.times[0] - first.submit_s, self.costs)
+            first, prompt = answers[0], lengths[0]
+            metrics = prefill_metrics(prompt, first.times[0] - first.submit_s, self.costs)
             if first.timings.get("prompt_ms", 0.0) > 0:
-                metrics["server_prefill_tok_s"] = first.prompt / first.timings["prompt_ms"] * 1e3
-            return Sample(metrics, rows, first.submit_s, first.times[0], first.prompt / 2, first.prompt)
-        streams = [Arrivals(answer.prompt, answer.submit_s, answer.times) for answer in answers]
+                metrics["server_prefill_tok_s"] = prompt / first.timings["prompt_ms"] * 1e3
+            return Sample(metrics, rows, first.submit_s, first.times[0], prompt / 2, prompt)
+        streams = [
+            Arrivals(length, answer.submit_s, answer.times) for length, answer in zip(lengths, answers, strict=True)
+        ]
         metrics, window = decode_metrics(streams, self.costs)
         rows = [row | window.row(i, since) for i, row in enumerate(rows)]
         return Sample(metrics, rows, window.start_s, window.end_s, window.depth, window.tokens)
@@ -88,11 +98,11 @@ def peer_bytes(settings: Settings, costs: Costs, model_bytes: int, phases: Seque
 def _row(answer: Answer, ids: Sequence[int], since: Callable[[float], float]) -> dict[str, Any]:
     return {
         "prompt_sha256": hashlib.sha256(repr(list(ids)).encode()).hexdigest(),
-        "prompt_tokens": answer.prompt,
+        "prompt_tokens": len(ids),
         "completion_tokens": len(answer.times),
         "submit_s": since(answer.submit_s),
         "first_token_s": since(answer.times[0]),
         "last_token_s": since(answer.times[-1]),
         "finish": "length",
-        "server": answer.timings,
+        "server": dict(answer.timings),
     }

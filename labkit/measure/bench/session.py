@@ -16,7 +16,7 @@ from labkit.measure.roofline import warm_up
 from labkit.measure.statistics import block_order
 from labkit.models.model import Model
 from labkit.models.shapes import AnyModel, ShapeModel
-from labkit.runtimes.llama_server import NAME, Binary
+from labkit.runtimes.llama_binary import NAME, Binary
 from labkit.vulkan.device import Device
 
 Say = Callable[[str], None]
