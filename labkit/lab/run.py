@@ -33,6 +33,7 @@ from labkit.lab.starts import FILE as STARTS
 from labkit.lab.starts import append_start, read_starts, start_of, started_rows
 from labkit.lab.watching import DeviceWatch
 from labkit.measure.neighbours import Neighbours, together
+from labkit.measure.telemetry import Reading
 from labkit.vulkan.device import Device
 
 if TYPE_CHECKING:
@@ -110,6 +111,11 @@ class Run:
     def described(self) -> dict[str, Any]:
         """The device and the model as they were described: what `describe` takes again."""
         return dict(self._told)
+
+    @property
+    def readings(self) -> "tuple[tuple[float, Reading], ...]":
+        """What the device told of itself since it was described, each with its time of `time.perf_counter()`."""
+        return () if self._watch is None else tuple(self._watch.telemetry.readings)
 
     @property
     def waits(self) -> bool:

@@ -1,0 +1,86 @@
+"""Runtimes as a run asks them: opened and compared with what was declared, checked, and a cell of requests measured."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.measure.bench.agreement import INT8_GAP, greedy_gap
+from labkit.measure.energy import energy
+from labkit.measure.serving.requests import answer_row
+from labkit.measure.serving.served import Limits, Served
+from labkit.models.model import Model
+from labkit.runtimes.declared import COLUMN, note_settings, require_settings
+from labkit.runtimes.load import Load
+from labkit.runtimes.opening import is_address, open_runtime
+from labkit.runtimes.runtime import Answer, Ask, Progress, Runtime, no_progress
+
+if TYPE_CHECKING:
+    from labkit.lab.run import Run
+
+PEER_BOUND = (
+    2 * INT8_GAP
+)  # nats: both the token it took and NumPy's best may lie as far off as rounding to int8 puts them
+
+
+def start_runtime(
+    run: "Run", spec: str, model: str, *, knobs: Collection[str], log_folder: Path, **settings: Any
+) -> Runtime:
+    """The runtime of a spec, as `open_runtime` opens it, once its settings are compared with what was declared and both
+    are noted. RunError where it reports another value of one of the plan's `knobs`; it is closed then."""
+    runtime = open_runtime(spec, model, log_folder=log_folder, label=None if is_address(spec) else spec, **settings)
+    try:
+        told = runtime.settings()
+        declared: dict[str, Any] = {
+            name: settings[name] for name in ("slots", "context", "ub", "kv") if name in settings
+        }
+        declared |= {} if is_address(spec) else {"model": model}
+        note_settings(run, runtime.label, told, require_settings(runtime.label, declared, told, knobs))
+    except BaseException:
+        runtime.close()
+        raise
+    return runtime
+
+
+def serve_cell(
+    run: "Run",
+    runtime: Runtime,
+    cell: Mapping[str, Any],
+    block: int,
+    asks: Sequence[Ask],
+    load: Load,
+    *,
+    limits: Limits | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: Progress = no_progress,
+) -> Served:
+    """Asks one cell of one block, and keeps it: a row a request, failed ones too, then the cell's metrics with the start
+    they came from. `settings`: what the process reports of itself, asked for here where not given."""
+    told = dict(runtime.settings() if settings is None else settings)
+    answers = runtime.stream(asks, load, progress)
+    for answer in answers:
+        run.request(block=block, cell=cell, **answer_row(answer, run.elapsed), **{COLUMN: told})
+    served = Served.of(answers)
+    spent = energy(run.readings, *served.span) if served.good and served.span[1] > served.span[0] else None
+    run.measure(cell, block, start=runtime if runtime.origin else None, **served.metrics(limits, spent))
+    return served
+
+
+def check_greedy(
+    run: "Run", runtime: Runtime, weights: Model, asks: Sequence[Ask], same: Sequence[Answer] = ()
+) -> bool:
+    """Records whether a runtime's greedy tokens are the model's: none lies further below NumPy's best token than rounding
+    to int8 explains, 0.6 nat. One that tells no token ids is held by its text: to the answers `same` of a runtime that was
+    checked already, else by the ids of that text."""
+    gaps, name = [], f"{runtime.label}: greedy tokens are the model's, by NumPy"
+    for i, answer in enumerate(runtime.stream(asks, Load("concurrent"))):
+        if answer.failed:
+            return run.check(name, False, f"{answer.failed}: {answer.error}")
+        ids = answer.token_ids
+        if not ids and i < len(same) and answer.text == same[i].text:
+            ids = same[i].token_ids
+        ids = ids or tuple(weights.tokenizer.encode(answer.text, special=True, bos=False))
+        prompt = answer.ask.prompt
+        given = weights.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        gaps.append(greedy_gap(weights, given, ids[: answer.ask.tokens]))
+    detail = f"at most {max(gaps):.1e} nat below its best, bound {PEER_BOUND:g}, {len(gaps)} prompts"
+    return run.check(name, max(gaps) <= PEER_BOUND, detail)
