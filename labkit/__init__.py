@@ -38,5 +38,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """What `%load_ext labkit` calls: see `labkit.lab.magics`."""
+    importlib.import_module("labkit.lab.magics").load(shell)
+
+
 def __dir__() -> list[str]:
     return sorted(__all__)

@@ -110,6 +110,11 @@ def take_device(
     _held[device_uuid] = (lock, 1)
 
 
+def held_here() -> str:
+    """What this process holds a device for, "" when it holds none."""
+    return ", ".join(str(read_holder(lock.path).get("label")) for lock, _ in _held.values())
+
+
 def free_device(device_uuid: str) -> None:
     """Gives the device back once as many times as it was taken."""
     if device_uuid not in _held:

@@ -160,6 +160,10 @@ class Kernel:
             if isinstance(value, Buffer | Range):
                 buffer = value if isinstance(value, Buffer) else value.buffer
                 buffer.alive()
+                if buffer.block.device is not self.device:
+                    raise ParameterError(
+                        f"{self.name}: {key} is a buffer of another Device than the kernel's; use one for both"
+                    )
                 value = buffer.address if isinstance(value, Buffer) else value.start
             values = value if isinstance(value, tuple | list) else (value,)
             try:
