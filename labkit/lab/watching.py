@@ -15,7 +15,8 @@ PERIOD_S = 0.5  # between two readings of a notebook's run, which may take a nig
 class DeviceWatch:
     """Watches `device` for a run from `start` to `stop`: neighbours go to `tell`, readings to `folder`/telemetry.csv.
 
-    `since` makes seconds since the run's start of a reading of `time.perf_counter()`."""
+    `since` makes seconds since the run's start of a reading of `time.perf_counter()`; `period_s` is the rest between two
+    readings, shorter where transients are looked for."""
 
     def __init__(
         self,
@@ -23,14 +24,15 @@ class DeviceWatch:
         folder: Path,
         since: Callable[[float], float],
         tell: Callable[[Neighbours], None],
+        period_s: float = PERIOD_S,
     ) -> None:
         self.folder, self.since = folder, since
         self._told = tell
         observer = observe(device)
         self.watch = Watch(observer, self._tell)
         source, _ = find_source(device)
-        period_s = PERIOD_S if source is not None else self.watch.period_s
-        self.telemetry = Telemetry(source, period_s, beside=lambda: self.watch.latest)
+        rest_s = period_s if source is not None else self.watch.period_s
+        self.telemetry = Telemetry(source, rest_s, beside=lambda: self.watch.latest)
 
     def start(self) -> "DeviceWatch":
         """Take the look before, then watch."""

@@ -29,6 +29,11 @@ def throttlers(metrics: bytes) -> str | None:
     (bits,) = struct.unpack_from("<Q", metrics, _THROTTLERS_AT)
     if bits == (1 << 64) - 1:  # the card does not say
         return None
+    return throttler_names(bits)
+
+
+def throttler_names(bits: int) -> str:
+    """What the independent throttlers' bits mean, joined by `+`."""
     return "+".join(sorted(name for low, high, name in _THROTTLERS if bits >> low & ((1 << high - low) - 1)))
 
 
@@ -107,6 +112,11 @@ class Amdgpu:
         used, total = (number_of(self.folder / f"mem_info_vram_{name}", 1) for name in ("used", "total"))
         return None if used is None or not total else (int(used), int(total))
 
+    def cap(self) -> float | None:
+        """The power cap in force, in watts."""
+        limit = self.facts().get("power_limit_w")
+        return None if limit is None else float(limit)
+
     def busy(self) -> dict[int, float] | None:
         """None: the processes' fdinfo tells of their work."""
         return None
@@ -116,10 +126,12 @@ class Amdgpu:
         return None
 
     def facts(self) -> dict[str, Any]:
-        """The power cap and the performance level asked for."""
+        """The power cap, its default, and the performance level asked for."""
         cap, level = (
             number_of(self.hwmon / "power1_cap", 1e-6),
             text_of(self.folder / "power_dpm_force_performance_level"),
         )
+        usual = number_of(self.hwmon / "power1_cap_default", 1e-6)
         found: dict[str, Any] = {} if cap is None else {"power_limit_w": cap}
+        found |= {} if usual is None else {"power_default_w": usual}
         return found | ({"performance_level": level.strip()} if level.strip() else {})

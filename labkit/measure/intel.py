@@ -41,14 +41,16 @@ class Intel:
         """The present; power from the energy used since the last reading."""
         clocks = [*self.folder.glob("drm/card*/gt/gt*/rps_act_freq_mhz"), *self.folder.glob("tile*/gt*/freq0/act_freq")]
         speeds = [speed for path in clocks if (speed := number_of(path, 1.0)) is not None]
-        return Reading(core_mhz=max(speeds, default=None), power_w=self._power(), limited=self.limited())
-
-    def _power(self) -> float | None:
-        now = time.monotonic()
         spent = next(
             (j for path in self.folder.glob("hwmon/hwmon*/energy1_input") if (j := number_of(path, 1e-6)) is not None),
             None,
         )
+        return Reading(
+            core_mhz=max(speeds, default=None), power_w=self._power(spent), limited=self.limited(), energy_j=spent
+        )
+
+    def _power(self, spent: float | None) -> float | None:
+        now = time.monotonic()
         before, self._energy = self._energy, None if spent is None else (now, spent)
         if spent is None or before is None or now <= before[0] or spent < before[1]:
             return None
@@ -78,6 +80,11 @@ class Intel:
     def memory(self) -> tuple[int, int] | None:
         """None: neither driver tells of everybody's memory in a file that all may read."""
         return None
+
+    def cap(self) -> float | None:
+        """The power cap in force, in watts."""
+        limit = self.facts().get("power_limit_w")
+        return None if limit is None else float(limit)
 
     def busy(self) -> dict[int, float] | None:
         """None: the processes' fdinfo tells of their work."""

@@ -6,6 +6,7 @@ Documentation/gpu/drm-usage-stats.rst), memory through NVML or amdgpu's files, C
 be seen is named: a look that saw nothing and one that could not look are different answers.
 """
 
+import itertools
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -34,9 +35,11 @@ class Process(Seen):
 
 class Neighbours(Seen):
     """What shared the device with a run. `looks` counts the looks; `sources` says what was looked at, `unseen` what
-    could not be and why. `throttled` is the share of the looks during the run in which each reason held. `spilled_bytes`
-    is the most of this run's device memory that lay in the host's, `memory_used_bytes` the most in use by everybody;
-    `cpu_others` are shares of all cores that other processes took while it ran. None is unknown."""
+    could not be and why. `throttled` is the share of the looks during the run in which each reason held.
+    `spilled_bytes` is the most of this run's device memory that lay in the host's, `memory_used_bytes` the most in use by
+    everybody; `power_caps_w` are the power caps in force, one after the other: more than one means that it was changed
+    while the run measured. `cpu_others` are shares of all cores that other processes took while it ran. None is
+    unknown."""
 
     looks: int = 0
     sources: tuple[str, ...] = ()
@@ -46,6 +49,7 @@ class Neighbours(Seen):
     spilled_bytes: int | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
+    power_caps_w: tuple[float, ...] = ()
     cpu_others: float | None = None
     cpu_others_most: float | None = None
 
@@ -59,6 +63,8 @@ class Neighbours(Seen):
         """What may have moved the numbers, a phrase each; nothing when the device was the run's alone."""
         found = [f"{one.name} (process {one.pid}) on the device {' and '.join(one.when)}" for one in self.busy]
         found += [f"held back by {reason} in {share:.0%} of the looks" for reason, share in self.throttled.items()]
+        if len(self.power_caps_w) > 1:
+            found.append(f"its power cap changed: {', then '.join(f'{cap:g}' for cap in self.power_caps_w)} W")
         if self.spilled_bytes:
             found.append(f"{self.spilled_bytes / 1e6:.0f} MB of device memory lay in the host's")
         full = (self.memory_used_bytes or 0) / (self.memory_total_bytes or 1)
@@ -103,6 +109,7 @@ def together(first: Neighbours | None, then: Neighbours) -> Neighbours:
         spilled_bytes=most(first.spilled_bytes, then.spilled_bytes),
         memory_used_bytes=most(first.memory_used_bytes, then.memory_used_bytes),
         memory_total_bytes=most(first.memory_total_bytes, then.memory_total_bytes),
+        power_caps_w=tuple(cap for cap, _ in itertools.groupby((*first.power_caps_w, *then.power_caps_w))),
         cpu_others=round(share * loads[0] + (1 - share) * loads[1], 4) if len(loads) == 2 else most(*loads, None),
         cpu_others_most=most(first.cpu_others_most, then.cpu_others_most),
     )

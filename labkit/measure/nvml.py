@@ -124,6 +124,7 @@ class Nvml:
         power, load = self._power_mw(), _Utilisation()
         core, memory = (self._number("nvmlDeviceGetClockInfo", clock) for clock in (_SM, _MEMORY))
         heat = self._number("nvmlDeviceGetTemperature", 0)
+        spent = self._number("nvmlDeviceGetTotalEnergyConsumption", kind=ctypes.c_ulonglong)
         busy = self.library.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(load)) == 0
         return Reading(
             power_w=None if power is None else power / 1000,
@@ -132,7 +133,13 @@ class Nvml:
             temperature_c=None if heat is None else float(heat),
             utilisation=load.gpu / 100 if busy else None,
             limited=self.limited(),
+            energy_j=None if spent is None else spent / 1000,
         )
+
+    def cap(self) -> float | None:
+        """The power limit in force, in watts."""
+        limit = self._number("nvmlDeviceGetEnforcedPowerLimit")
+        return None if limit is None else limit / 1000
 
     def limited(self) -> str:
         """What holds the clocks back, joined by `+`."""
@@ -187,12 +194,13 @@ class Nvml:
         return shares
 
     def facts(self) -> dict[str, Any]:
-        """Power limit, highest clocks, ECC."""
-        limit = self._number("nvmlDeviceGetEnforcedPowerLimit")
+        """Power limit and its default, highest clocks, ECC."""
+        usual = self._number("nvmlDeviceGetPowerManagementDefaultLimit")
         current, pending = ctypes.c_uint(), ctypes.c_uint()
         ecc = self.library.nvmlDeviceGetEccMode(self.handle, ctypes.byref(current), ctypes.byref(pending)) == 0
         found = {
-            "power_limit_w": None if limit is None else limit / 1000,
+            "power_limit_w": self.cap(),
+            "power_default_w": None if usual is None else usual / 1000,
             "core_max_mhz": self._number("nvmlDeviceGetMaxClockInfo", _SM),
             "memory_max_mhz": self._number("nvmlDeviceGetMaxClockInfo", _MEMORY),
             "ecc": bool(current.value) if ecc else None,

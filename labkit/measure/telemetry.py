@@ -1,7 +1,8 @@
 """What the card says of itself while it works: power, clocks, temperature, load, read a few times a second by a thread.
 
-NVIDIA cards through NVML, AMD cards through amdgpu's files, Intel cards through i915's and xe's; a device that none of
-them knows has no telemetry, and the columns stay empty: nothing is guessed.
+NVIDIA cards through NVML, AMD cards through amdsmi where it is installed, else amdgpu's files, Intel cards through i915's
+and xe's, a driver on the CPU through the processor's own sensors; a device that none of them knows has no telemetry, and
+the columns stay empty: nothing is guessed.
 """
 
 import threading
@@ -11,17 +12,19 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.errors import ParameterError
 from labkit.vulkan.device import Device
 from labkit.vulkan.hardware import pci_address
 
 PERIOD_S = 0.05
 METRICS = ("power_w", "core_mhz", "memory_mhz", "temperature_c")
+UNTOLD = "not told"  # in `limited`: nothing says whether anything holds the device back
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back,
-    `energy_j` its own counter of the energy it took, from a zero of its own.
+    """One look at the card; None where it does not say. `utilisation` is a share, `limited` names what holds it back
+    (nothing, or `UNTOLD` where no sensor would say), `energy_j` its own counter of the energy it took, from a zero of its own.
 
     The rest is of the newest look at the neighbours (see `labkit.measure.neighbours`): how many other processes have
     the device open, the largest share of an engine one of them took, the share of all cores that others took, device
@@ -65,16 +68,19 @@ class Source(Protocol):
 
 def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, str]:
     """The source for `device`, and which it is; or None and why there is none. `root`: the file system's, for tests."""
-    from labkit.measure.amdgpu import Amdgpu
     from labkit.measure.intel import Intel
     from labkit.measure.nvml import Nvml
+    from labkit.measure.processor import Processor
 
     if device.is_cpu:
-        return None, "no telemetry: a driver on the CPU has no sensors of its own"
+        processor, why = Processor.of(root)
+        if processor is None:
+            return None, f"no telemetry: {why}"
+        return processor, processor.name
     tried = []
     for make in (
         lambda: Nvml.of(device.info.vendor_id, device.info.uuid, pci_address(device)),
-        lambda: Amdgpu.of(device.info.vendor_id, pci_address(device), root),
+        lambda: find_amd(device.info.vendor_id, pci_address(device), root),
         lambda: Intel.of(device.info.vendor_id, pci_address(device), root),
     ):
         found, why = make()
@@ -84,8 +90,21 @@ def find_source(device: Device, root: Path = Path("/")) -> tuple[Source | None, 
     return None, f"no telemetry: {'; '.join(why for why in tried if why) or 'its vendor is not one labkit reads'}"
 
 
+def find_amd(vendor_id: int, pci: str | None, root: Path) -> "tuple[Source | None, str]":
+    """An AMD card through amdsmi where that is installed and knows it, else through its files; or None and why."""
+    from labkit.measure.amd_smi import AmdSmi
+    from labkit.measure.amdgpu import Amdgpu
+
+    files, why = Amdgpu.of(vendor_id, pci, root)
+    if files is None or pci is None:
+        return None, why
+    found, _ = AmdSmi.beside(files, pci)
+    return found or files, ""
+
+
 class Telemetry:
     """Readings of a source, taken by a thread from `start` to `stop`; a context manager. Without a source it is empty.
+    `period_s` is the rest between two readings: what is shorter than their distance may fall between them.
 
     `readings` holds (time of `time.perf_counter`, reading). `beside` gives more fields of each, such as the newest look
     at the neighbours; with it there are readings without a source too."""
@@ -96,6 +115,8 @@ class Telemetry:
         period_s: float = PERIOD_S,
         beside: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
+        if not period_s > 0:
+            raise ParameterError(f"a reading every {period_s:g} s: give a time above 0")
         self.source, self.period_s, self.beside = source, period_s, beside
         self.readings: list[tuple[float, Reading]] = []
         self.trouble = ""  # why readings stopped coming, if they did
@@ -143,7 +164,7 @@ class Telemetry:
     def limits(self, start_s: float, end_s: float) -> set[str]:
         """What held the card back in a window."""
         inside = [reading for at, reading in list(self.readings) if start_s <= at <= end_s]
-        return {part for reading in inside for part in reading.limited.split("+") if part}
+        return {part for reading in inside for part in reading.limited.split("+") if part not in ("", UNTOLD)}
 
     def fresh(self, since: Callable[[float], float]) -> str:
         """Lines of `telemetry.csv` for readings not yet asked for, times through `since`."""

@@ -28,6 +28,7 @@ class Look:
     memory_total_bytes: int | None = None
     cpu_all_s: float | None = None  # core-seconds that ran, since boot
     cpu_own_s: float = 0.0  # of them, this run's own
+    power_cap_w: float | None = None
 
 
 class Card(Protocol):
@@ -49,6 +50,10 @@ class Card(Protocol):
 
     def limited(self) -> str:
         """What holds the clocks back, joined by `+`."""
+        ...
+
+    def cap(self) -> float | None:
+        """The power cap in force, in watts; None where it does not tell."""
         ...
 
 
@@ -92,6 +97,7 @@ class Observer:
             memory_total_bytes=memory[1] if memory else None,
             cpu_all_s=ran,
             cpu_own_s=sum(process_seconds(self.proc, pid) for pid in tree),
+            power_cap_w=self.card.cap() if self.card is not None else None,
         )
 
     def ours(self) -> set[int]:
@@ -153,6 +159,7 @@ class Watch:
         self._spilled: int | None = None
         self._used: int | None = None
         self._total: int | None = None
+        self._caps: list[float] = []  # each power cap, as it came to be
         self._loads: list[tuple[float, float]] = []  # (seconds, share of all cores) while it ran
         self._sources: dict[str, None] = {}
         self._unseen: dict[str, None] = {}
@@ -201,6 +208,7 @@ class Watch:
                 spilled_bytes=self._spilled,
                 memory_used_bytes=self._used,
                 memory_total_bytes=self._total,
+                power_caps_w=tuple(self._caps),
                 cpu_others=round(shared / seconds, 4) if seconds else None,
                 cpu_others_most=round(max(share for _, share in self._loads), 4) if self._loads else None,
             )
@@ -230,6 +238,8 @@ class Watch:
             spills = [client.spilled_bytes for client in own if client.spilled_bytes is not None]
             if spills:
                 self._spilled = max(self._spilled or 0, sum(spills))
+            if look.power_cap_w is not None and self._caps[-1:] != [look.power_cap_w]:
+                self._caps.append(look.power_cap_w)
             if look.memory_used_bytes is not None:
                 self._used = max(self._used or 0, look.memory_used_bytes)
                 self._total = look.memory_total_bytes

@@ -8,6 +8,7 @@ from make_evidence import notices
 from make_run import run_of
 
 from labkit.measure.neighbours import Neighbours, Process
+from labkit.measure.telemetry import UNTOLD
 
 CELL = {"phase": "decode", "streams": 1}
 WINDOWS = [{"block": block, "start_s": 10.0 * block, "last_token_s": 10.0 * block + 5} for block in range(3)]
@@ -85,6 +86,23 @@ def test_without_telemetry_the_looks_tell(tmp_path: Path):
     assert "67% of the looks at the card" in notice.arithmetic[0]
     blind = Neighbours(looks=3, sources=("fdinfo", "CPU load"))
     assert said("throttled", tmp_path / "blind", blind).outcome == "not assessable"
+
+
+def test_a_power_cap_that_was_changed_while_a_run_measured_warns(tmp_path: Path):
+    for caps, warned in (((300.0,), False), ((300.0, 250.0), True)):
+        readings = [{"time_s": at, "power_w": 200.0} for at in range(30)]
+        seen = met(power_caps_w=caps).model_dump()
+        cells = [(CELL, {"decode_tok_s": [48.8, 48.1, 44.0]}, WINDOWS)]
+        evidence = run_of(tmp_path / str(warned), cells, telemetry=readings, neighbours=seen)
+        warnings = [notice for notice in notices("throttled", evidence) if notice.outcome == "warn"]
+        assert [notice.arithmetic for notice in warnings] == ([("300, then 250 W",)] if warned else [])
+
+
+def test_a_processor_that_would_not_say_what_holds_it_back_is_not_called_free(tmp_path: Path):
+    readings = [{"time_s": at, "core_mhz": 2596.0, "limited": UNTOLD} for at in range(30)]
+    cells = [(CELL, {"decode_tok_s": [48.8, 48.1, 48.5]}, WINDOWS)]
+    (notice,) = notices("throttled", run_of(tmp_path, cells, telemetry=readings))
+    assert notice.outcome == "not assessable"
 
 
 def test_memory_that_lay_in_the_hosts_warns(tmp_path: Path):

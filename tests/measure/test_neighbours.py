@@ -88,6 +88,10 @@ class FakeCard:
     def __init__(self, listed: list[tuple[int, int | None]] | None = None, limited: str = "") -> None:
         self.listed, self.limits = listed, limited
         self.shares: dict[int, float] | None = None
+        self.watts: float | None = 300.0
+
+    def cap(self) -> float | None:
+        return self.watts
 
     def busy(self) -> dict[int, float] | None:
         return self.shares
@@ -203,8 +207,26 @@ def test_a_watch_sees_who_came_who_worked_what_spilled_and_what_held_the_card_ba
     for word in ("peer (process 9) on the device during and after", "held back by heat", "537 MB", "98% full"):
         assert word in troubles
     assert "desktop" not in troubles
+    assert seen.power_caps_w == (300.0,)
+    assert "power cap" not in troubles
     assert watch.stop() == seen
     assert Neighbours.model_validate_json(seen.model_dump_json()) == seen
+
+
+def test_a_power_cap_that_is_changed_while_a_run_measures_is_told(tmp_path: Path) -> None:
+    proc = Proc(tmp_path / "proc")
+    proc.process(5, "kernel")
+    card = FakeCard([])
+    watch = Watch(Observer(PCI, card, proc=proc.root, own=5), period_s=5.0).start()
+    card.watts = 250.0
+    seen = watch.stop()
+    assert seen.power_caps_w == (300.0, 250.0)
+    assert "its power cap changed: 300, then 250 W" in seen.troubles
+    again = together(seen, Neighbours(power_caps_w=(250.0, 300.0)))
+    assert again.power_caps_w == (300.0, 250.0, 300.0)
+    card.watts = None
+    untold = Watch(Observer(PCI, card, proc=proc.root, own=5), period_s=5.0).start().stop()
+    assert untold.power_caps_w == ()
 
 
 def test_a_card_that_lists_processes_has_this_one_left_out_by_its_number_or_as_the_one_not_seen_here(

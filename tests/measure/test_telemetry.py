@@ -12,8 +12,7 @@ from labkit.measure import telemetry
 from labkit.measure.amdgpu import Amdgpu, active_level, throttlers
 from labkit.measure.intel import Intel
 from labkit.measure.nvml import Nvml, dashed, load_library
-from labkit.measure.telemetry import Reading, Telemetry, csv_line, find_source, header
-from labkit.vulkan.device import Device
+from labkit.measure.telemetry import Reading, Telemetry, csv_line, header
 
 AMD, NVIDIA, INTEL = 0x1002, 0x10DE, 0x8086
 PCI = "0000:03:00.0"
@@ -145,7 +144,8 @@ def test_an_intel_card_says_its_clock_its_power_and_what_holds_it_back(
     assert found.facts() == {"power_limit_w": 190.0}
     now[0] += 2.0
     (folder / "hwmon/hwmon2/energy1_input").write_text("305000000")
-    assert found.read() == Reading(power_w=150.0, core_mhz=2400.0)  # 300 J in 2 s
+    assert found.read() == Reading(power_w=150.0, core_mhz=2400.0, energy_j=305.0)  # 300 J in 2 s
+    assert found.cap() == 190.0
     flags = {"status": "1", "pl1": "1", "pl2": "0", "thermal": "1", "prochot": "0", "vr_tdc": "0"}
     intel(tmp_path, **{reason.format(name): flag for name, flag in flags.items()})
     assert found.limited() == "heat+power cap"
@@ -247,6 +247,26 @@ def test_nvml_says_the_same_of_the_card_with_the_vulkan_uuid() -> None:
     assert found is not None, why
     assert found.read() == Reading(651.123, 1980.0, 3201.0, 45.0, 0.98, "heat+power cap")
     assert found.facts() == {"power_limit_w": 700.0, "core_max_mhz": 1980, "memory_max_mhz": 3201, "ecc": True}
+    assert found.cap() == 700.0
+
+
+def test_nvml_counts_energy_and_says_the_default_limit_where_the_driver_does() -> None:
+    class Newer(FakeNvml):
+        def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, out: Any) -> int:
+            assert isinstance(out._obj, ctypes.c_ulonglong)
+            out._obj.value = 9_876_543_210_123  # mJ
+            return 0
+
+        def nvmlDeviceGetPowerManagementDefaultLimit(self, handle: Any, out: Any) -> int:
+            out._obj.value = 750_000
+            return 0
+
+    found, _ = Nvml.of(NVIDIA, UUID, None, Newer())
+    assert found is not None
+    reading = found.read()
+    assert reading.energy_j == 9_876_543_210.123
+    assert csv_line(0.0, reading).endswith(",9876543210.123\n")  # to the millijoule, however large
+    assert found.facts()["power_default_w"] == 750.0
 
 
 def test_nvml_lists_who_has_the_card_open_each_once_and_memory_in_use() -> None:
@@ -290,13 +310,8 @@ def test_without_the_library_there_is_no_nvml() -> None:
     assert load_library(fails) is None
 
 
-def test_the_cpu_driver_has_no_telemetry_and_says_so(device: Device) -> None:
-    if not device.is_cpu:
-        pytest.skip("a GPU has sensors: nothing to test here")
-    source, why = find_source(device)
-    assert source is None
-    assert "a driver on the CPU" in why
-    with Telemetry(source) as empty:
+def test_without_a_source_there_are_no_readings() -> None:
+    with Telemetry(None) as empty:
         pass
     assert empty.readings == []
     assert empty.window(0, 1e12) == {}

@@ -6,18 +6,21 @@ from typing import Any
 from labkit.audit.evidence import Evidence, Observation
 from labkit.audit.notice import Notice
 from labkit.audit.registry import detector
+from labkit.measure.telemetry import UNTOLD
 
 MOST_SHARE = 0.05  # of the readings: below it a limit was touched, and no rate is of it
 CHOSEN = ("application clocks",)  # a setting, and no throttling
 FOLLOWS = ("repetitions", "faster-than-solo", "power-against-bandwidth")
 
 
-@detector("throttled", 18, version=1, title="Thermal or power throttling", explains=FOLLOWS)
+@detector("throttled", 18, version=2, title="Thermal or power throttling", explains=FOLLOWS)
 def throttled(evidence: Evidence) -> Iterator[Notice]:
     """The share of the readings under load in which heat, the power cap or a current limit held the card's clocks back.
-    Over 5 % warns: the rates are those of the limit, and cells that met it are not like those that did not."""
+    Over 5 % warns: the rates are those of the limit, and cells that met it are not like those that did not. So does a power
+    cap that was changed meanwhile."""
     if evidence.record is None:
         return
+    yield from changed_cap(evidence)
     shares, cells, source = read_shares(evidence)
     if shares is None:
         text = f"whether the card of {evidence.name} was held back is not known"
@@ -37,6 +40,16 @@ def throttled(evidence: Evidence) -> Iterator[Notice]:
     yield Notice(outcome="warn", text=text, subject=evidence.name, about=about, arithmetic=tuple(lines))
 
 
+def changed_cap(evidence: Evidence) -> Iterator[Notice]:
+    """The warning that the power cap did not stay what it was."""
+    seen = evidence.record.neighbours if evidence.record is not None else None
+    caps = seen.power_caps_w if seen is not None else ()
+    if len(caps) > 1:
+        text = f"the power cap of {evidence.name} was changed while it measured: its cells are not under one cap"
+        lines = (f"{', then '.join(f'{cap:g}' for cap in caps)} W",)
+        yield Notice(outcome="warn", text=text, subject=evidence.name, arithmetic=lines)
+
+
 def read_shares(evidence: Evidence) -> tuple[dict[str, float] | None, list[tuple[Observation, float]], str]:
     """(share by reason, cells that were held back with their shares, what it is a share of): by the telemetry under
     load, else by the looks at the card; None where neither tells."""
@@ -52,9 +65,12 @@ def read_shares(evidence: Evidence) -> tuple[dict[str, float] | None, list[tuple
 
 
 def told(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The readings of a card that has sensors."""
+    """The readings of a card that has sensors, and would say what holds it back."""
     return [
-        row for row in rows if row.get("power_w") is not None or row.get("core_mhz") is not None or row.get("limited")
+        row
+        for row in rows
+        if (row.get("power_w") is not None or row.get("core_mhz") is not None or row.get("limited"))
+        and row.get("limited") != UNTOLD
     ]
 
 

@@ -31,9 +31,7 @@ class Saturation:
             f"{' → '.join(f'{value:.3g}' for value in self.in_flight)}, a quarter of the requests each"
         )
         if self.over:
-            return (
-                f"over-saturated: requests came faster than they were answered ({grew}); its latencies grow with its length"
-            )
+            return f"over-saturated: requests came faster than they were answered ({grew}); its latencies grow with its length"
         return f"not over-saturated ({grew})"
 
 
