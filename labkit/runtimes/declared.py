@@ -104,6 +104,10 @@ def own_name(name: str) -> str:
 def alike(name: str, one: Any, other: Any) -> bool:
     """Whether two values of a setting mean the same."""
     first, second = plain(name, one), plain(name, other)
+    if name == "draft" and (
+        isinstance(first, str) or isinstance(second, str)
+    ):  # how it drafts, where no number is told
+        return bool((first == 0) == (second == 0))
     if name == "quant" and first != second:  # q4_k where it is not said whether _m or _s
         types = [_TYPE.search(str(value)) for value in (first, second)]
         short = [value for value, kind in zip((first, second), types, strict=True) if kind and kind[0] == value]

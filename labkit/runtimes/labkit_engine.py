@@ -14,15 +14,12 @@ from labkit.engine.sampling import Sampling
 from labkit.errors import LabError, ParameterError
 from labkit.models.model import Model
 from labkit.runtimes.load import Load
+from labkit.runtimes.registry import Wanted, opener, unless
 from labkit.runtimes.runtime import Abilities, Answer, Ask, Progress, Runtime, check_asks, no_progress
+from labkit.runtimes.settings import settings_of
+from labkit.vulkan.device import list_devices, select
 
 NAME = "labkit"
-
-
-def quant_of(model: Any) -> str:
-    """The type that most bytes of a model's weights have, as `lab bench` names it: `q4_1`."""
-    sizes = model.bytes_by_type
-    return str(max(sizes, key=lambda kind: sizes[kind])).lower()
 
 
 class LabkitEngine(Runtime):
@@ -52,12 +49,8 @@ class LabkitEngine(Runtime):
         }
 
     def settings(self) -> dict[str, Any]:
-        """See `Runtime`. The engine drafts nothing: draft is 0."""
-        engine = self.engine
-        return {
-            "slots": engine.slots, "context": engine.context, "ub": engine.ub, "kv": engine.kv,
-            "arithmetic": engine.arithmetic, "model": self.model, "quant": quant_of(engine.model), "draft": 0,
-        }  # fmt: skip
+        """See `Runtime`."""
+        return settings_of(self.engine)
 
     def tokenize(self, text: str) -> list[int]:
         """See `Runtime`."""
@@ -184,3 +177,25 @@ def cancel(requests: Iterable[Request]) -> None:
 def one_line(error: BaseException | None) -> str:
     """The first line of what an error says."""
     return (str(error or "").strip().splitlines() or ["the engine gave nothing"])[0]
+
+
+def missing() -> str | None:
+    """Why labkit's engine cannot run here."""
+    return unless(lambda: select(list_devices(), None))
+
+
+@opener(NAME, missing=missing)
+def open_labkit(wanted: Wanted) -> Runtime:
+    """labkit's own engine, in this process."""
+    wanted.refuse_draft()
+    wanted.refuse_argument()
+    options: dict[str, Any] = wanted.options(["arithmetic"])
+    model = Model(wanted.model)
+    try:
+        engine = Engine(
+            model, wanted.device, slots=wanted.slots, context=wanted.context, ub=wanted.ub, kv=wanted.kv, **options
+        )
+    except BaseException:
+        model.close()
+        raise
+    return LabkitEngine(engine, label=wanted.label or NAME, own=(engine, model))

@@ -5,18 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import RunError
+from labkit.errors import ParameterError, RunError
 from labkit.runtimes import bodies
 from labkit.runtimes.address import Address, one_line
 from labkit.runtimes.answers import native, openai, read_answer
 from labkit.runtimes.client import Limits, Post, exchange
-from labkit.runtimes.llama_binary import CHUNK, NAME, Binary, environment
+from labkit.runtimes.llama_binary import CHUNK, NAME, Binary, environment, find_binary
 from labkit.runtimes.llama_log import read_settings as read_log
 from labkit.runtimes.load import Load
 from labkit.runtimes.prometheus import our_counters, read_metrics
 from labkit.runtimes.props import read_settings
 from labkit.runtimes.pulse import Beat, Pulse, explained
 from labkit.runtimes.questions import fetch, fetch_json
+from labkit.runtimes.registry import Wanted, opener, unless
 from labkit.runtimes.runtime import Abilities, Answer, Ask, Progress, Runtime, check_asks, no_progress
 from labkit.runtimes.server_process import HOST, ServerProcess, free_port
 
@@ -48,7 +49,7 @@ class LlamaServer(Runtime):
         cache: bool = False,
         limits: Limits | None = None,
     ) -> None:
-        self.binary, self.log, self.label = binary, log, label or NAME
+        self.binary, self.log, self.label = binary, log, label or self.name
         self.cache, self.limits = cache, limits or Limits()
         self.port = free_port() if port is None else port
         self.arguments = binary.command(
@@ -57,7 +58,7 @@ class LlamaServer(Runtime):
         self.address = Address(HOST, self.port)
         self.beats: list[Beat] = []  # of the last requests
         self.process = ServerProcess(
-            NAME,
+            self.name,
             self.arguments,
             port=self.port,
             log=log,
@@ -96,7 +97,7 @@ class LlamaServer(Runtime):
         try:
             return fetch_json(self.address, path, body)
         except RunError as error:
-            raise RunError(self.process.ended(0.5) or f"{NAME}: {error}") from None
+            raise RunError(self.process.ended(0.5) or f"{self.name}: {error}") from None
 
     @property
     def origin(self) -> dict[str, int]:
@@ -127,7 +128,7 @@ class LlamaServer(Runtime):
         told = self._told("/tokenize", {"content": text, "add_special": False})
         ids = told.get("tokens") if isinstance(told, dict) else None
         if not isinstance(ids, list) or not all(type(each) is int for each in ids):
-            raise RunError(f"{NAME} does not tokenise: it answered {one_line(str(told))[:80]}")
+            raise RunError(f"{self.name} does not tokenise: it answered {one_line(str(told))[:80]}")
         return ids
 
     def detokenize(self, ids: Sequence[int]) -> str:
@@ -135,7 +136,7 @@ class LlamaServer(Runtime):
         told = self._told("/detokenize", {"tokens": [int(each) for each in ids]})
         text = told.get("content") if isinstance(told, dict) else None
         if not isinstance(text, str):
-            raise RunError(f"{NAME} does not detokenise: it answered {one_line(str(told))[:80]}")
+            raise RunError(f"{self.name} does not detokenise: it answered {one_line(str(told))[:80]}")
         return text
 
     def stream(self, asks: Sequence[Ask], load: Load, progress: Progress = no_progress) -> list[Answer]:
@@ -175,3 +176,15 @@ class LlamaServer(Runtime):
 
 def _chats(ask: Ask) -> bool:
     return ask.chat or bool(ask.images)
+
+
+@opener(NAME, missing=lambda: unless(find_binary))
+def open_llama_server(wanted: Wanted) -> Runtime:
+    """llama-server of llama.cpp on the same device: the one on the PATH, of LABKIT_LLAMA_SERVER, or llama-server:PATH."""
+    if wanted.draft:
+        raise ParameterError(f"draft={wanted.draft}: say with flags how {NAME} is to draft, as its --help has it")
+    return LlamaServer(
+        find_binary(wanted.argument or None), wanted.model, slots=wanted.slots, context=wanted.context, log=wanted.log,
+        ub=wanted.ub or CHUNK, kv=wanted.kv, device_index=wanted.device_index, waiting=wanted.loading, flags=wanted.flags,
+        label=wanted.label,
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from labkit.runtimes.runtime import Abilities, Answer, Ask, Progress, Runtime, c
 
 NAME = "openai"
 VARIABLE = "LABKIT_ENDPOINT_KEY"
+OWN_SETTINGS = ("slots", "context", "ub", "kv", "arithmetic", "quant", "draft")
 MOST_NAMES = 12  # of models that an error lists
 LOOK_S = 10.0  # what a server may have beside the API is waited for so long
 
@@ -137,8 +138,9 @@ class OpenAiEndpoint(Runtime):
             told |= {
                 name: value for name, value in read_settings(props, self._beside("/slots")).items() if name != "model"
             }
-        slots = self._metrics().get("labkit_slots")
-        return told if slots is None else {**told, "slots": int(slots)}
+        own = self._listed.get("settings")  # of `lab serve`
+        own = own if isinstance(own, dict) else {}
+        return told | {name: own[name] for name in OWN_SETTINGS if isinstance(own.get(name), int | str)}
 
     def _find_tokenizer(self) -> str | None:
         """Whose way of tokenising the server has: `vllm` (SGLang's too), `llama`, or none."""

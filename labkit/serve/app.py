@@ -12,6 +12,7 @@ from starlette.routing import Route
 from labkit.engine.engine import Engine
 from labkit.errors import LabError, ParameterError
 from labkit.models.model import Model
+from labkit.runtimes.settings import settings_of
 from labkit.serve.answers import ChatAnswer, CompletionAnswer
 from labkit.serve.counters import Counters
 from labkit.serve.endpoint import Endpoint
@@ -84,9 +85,10 @@ class App:
 
     @property
     def _model(self) -> dict[str, object]:
+        engine = self.engine
         return {
-            "id": self.engine.model.name, "object": "model", "created": self._created, "owned_by": "labkit",
-            "max_model_len": self.engine.context,
+            "id": engine.model.name, "object": "model", "created": self._created, "owned_by": "labkit",
+            "max_model_len": engine.context, "settings": settings_of(engine),
         }  # fmt: skip
 
 

@@ -81,6 +81,14 @@ def test_a_larger_context_is_said_and_a_smaller_one_stops() -> None:
     assert [each.stops for each in compare_settings({"context": 512}, TOLD)] == [False]
 
 
+@pytest.mark.parametrize(
+    ("declared", "reported", "same"),
+    [(0, "none", True), (4, "none", False), (4, "draft-simple", True), (0, "yes", False)],
+)
+def test_of_a_process_that_tells_how_it_drafts_it_is_known_whether(declared: int, reported: str, same: bool) -> None:
+    assert (compare_settings({"draft": declared}, {"draft": reported}, ["draft"]) == []) == same
+
+
 def test_the_record_keeps_what_was_reported_and_what_differs_once(tmp_path: Path) -> None:
     (tmp_path / "FINDINGS.md").write_text("# Findings\n")
     (tmp_path / "lab.toml").write_text("")
