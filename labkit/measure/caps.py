@@ -19,6 +19,9 @@ class Cap:
     source: str = ""
     why: str = ""
 
+    def __str__(self) -> str:
+        return self.words()
+
     def words(self) -> str:
         """`250 W of 330 W by default (amdgpu)`."""
         if self.watts is None:

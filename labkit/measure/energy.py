@@ -38,6 +38,9 @@ class Energy:
         joules = self.joules
         return None if joules is None or tokens < 1 else joules / tokens
 
+    def __str__(self) -> str:
+        return self.words()
+
     def words(self) -> str:
         """`412 J by the card's counter`, or why there is none."""
         if self.source == "none":

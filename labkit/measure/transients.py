@@ -48,6 +48,9 @@ class Transients:
         """The chance that a transient of this length falls on a reading, at a random moment: its length over the period."""
         return min(1.0, max(0.0, seconds) / self.period_s)
 
+    def __str__(self) -> str:
+        return self.words()
+
     def words(self) -> str:
         """The statistics, and what they cannot say, in a sentence."""
         cap = "" if self.cap_w is None else f", {self.peak_of_cap:.0%} of the cap of {self.cap_w:g} W"
@@ -95,6 +98,9 @@ class Steady:
     uncertainty: float = math.nan
     limit: float = math.nan
     n: int = 0
+
+    def __str__(self) -> str:
+        return self.words()
 
     def words(self) -> str:
         """`temperature_c rises by 3.2 ± 0.4 over the window, of 1 at the most: not steady`."""

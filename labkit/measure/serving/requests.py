@@ -142,6 +142,7 @@ def answer_row(answer: Answer, since: Callable[[float], float] = float) -> dict[
         "finish": answer.finish,
         "failed": answer.failed,
         "error": answer.error,
+        "notes": list(answer.notes) or None,
         "text": answer.text or None,
         "reasoning": answer.reasoning or None,
         **{name: about[name] for name in ABOUT if name in about},

@@ -22,6 +22,9 @@ class Saturation:
     ttft_s: tuple[float, ...] = ()
     in_flight: tuple[float, ...] = ()
 
+    def __str__(self) -> str:
+        return self.words()
+
     def words(self) -> str:
         """What it says, in a sentence."""
         if self.over is None:

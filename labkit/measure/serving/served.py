@@ -1,6 +1,5 @@
 """A cell of requests in numbers: its metrics by their registered ids, percentiles, residents, and as a table."""
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -260,12 +259,11 @@ class Served:
         return f"<Served: {len(self.good)} of {len(self.requests)} requests, {self.tokens} tokens>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{cell}</th>" for cell in ("ms", "n", *(f"p{p * 100:g}" for p in SHOWN)))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows()
-        )
-        below = "<br>".join(html.escape(text) for text in self.facts())
-        return f"<table><tr>{head}</tr>{body}</table><p>{below}</p>"
+        from labkit.show.pieces import paragraph, table
+
+        head = ("ms", "n", *(f"p{p * 100:g}" for p in SHOWN))
+        shown = table(head, self.rows(), numbers=range(1, len(head)), title=f"{len(self.requests)} requests")
+        return shown + "".join(paragraph(text) for text in self.facts())
 
 
 def _shown(found: Percentile) -> str:

@@ -44,6 +44,8 @@ def make_asks(
     `form`: *text* or token *ids*; *auto* is text where it can be exact and ids where the runtime takes them and it
     cannot, or where the content is *random*. Every prompt, of every seed, length and depth, begins otherwise: two of one
     call share at most 8 tokens, so that no cache of prefixes holds one; give each repetition a seed of its own.
+    *random* draws from the whole vocabulary of a `Model` or `Tokenizer`; a `Runtime` does not tell its own, and the ids of
+    all content types' texts stand for it (`about["vocabulary"]` says how many).
     `images` pictures of `image_size` go with each, for endpoints that take them.
 
     `about` of each says: content, seed, number, nominal_prompt_tokens, context_tokens, prompt_sha256, block_hashes, and
@@ -79,6 +81,7 @@ def make_asks(
             "prompt_sha256": prompt_sha256(ids), "block_hashes": block_hashes(ids),
         }  # fmt: skip
         about |= {"context_tokens": depth} if depth else {}
+        about |= {"vocabulary": len(vocabulary)} if vocabulary else {}
         about |= {"sized_prompt_tokens": len(ids) + front} if sized == "inexact" else {}
         about |= {"images": images, "image_pixels": image_size[0] * image_size[1]} if images else {}
         pictures = tuple(make_png(*image_size, seed=f"{seed} {number} {each}") for each in range(images))

@@ -29,7 +29,8 @@ class Coder:
 def coder_of(tokenizer: Any) -> Coder:
     """A `Runtime`, a `Model` or a `Tokenizer` of labkit as a coder. ParameterError for a runtime without a tokenizer, and
     for anything else."""
-    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+    if not hasattr(tokenizer, "tokenize"):
+        tokenizer = getattr(tokenizer, "tokenizer", tokenizer)  # a model's
     if hasattr(tokenizer, "tokenize") and hasattr(tokenizer, "detokenize"):
         can = getattr(tokenizer, "can", None)
         if can is not None and not can.tokenizer:
