@@ -61,6 +61,7 @@ class ServerProcess:
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self.name, self.port, self.log, self.health = name, check_port(port), log, health
+        self._closed = False
         with log.open("ab") as out:
             self.popen = subprocess.Popen(
                 [sys.executable, "-S", "-E", "-c", _LEASH, *arguments],
@@ -127,7 +128,10 @@ class ServerProcess:
         return lines[-1].strip()[:200] if lines else "it wrote nothing"
 
     def close(self) -> None:
-        """Stop it: asked first, then killed. Stopping twice is harmless."""
+        """Stop it: asked first, then killed. Stopping twice is harmless. Secrets, home and host are taken out of its log."""
+        if self._closed:
+            return
+        self._closed = True
         if self.popen.poll() is None:
             self.popen.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -135,3 +139,17 @@ class ServerProcess:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
+        redact_log(self.log)
+
+
+def redact_log(log: Path) -> None:
+    """Take what must not be kept out of a finished log."""
+    from labkit.lab.redact import Redactor
+
+    with contextlib.suppress(FileNotFoundError):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        cleaned = Redactor().text(text)
+        if cleaned != text:
+            aside = log.with_name(f".{log.name}.aside")
+            aside.write_text(cleaned, encoding="utf-8")
+            aside.replace(log)

@@ -42,7 +42,7 @@ def main() -> None:
     params.cache_ram_mib = params.n_ctx_checkpoints = 0
     params.endpoint_slots = params.endpoint_props = params.endpoint_metrics = True
     params.ui, params.warmup = False, False
-    params.verbosity = 4
+    params.verbosity = 4  # from which on it tells what the context came to
     server = xllamacpp.Server(params)
     print(f"xllamacpp {xllamacpp.__version__} listens on {server.listening_address}", flush=True)
     stop.wait()
