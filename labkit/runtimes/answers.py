@@ -119,7 +119,7 @@ def _read(ask: Ask, reply: Reply, dialect: Dialect) -> Answer:
     if reply.failed not in (None, "closed"):
         so_far = ""
         if reply.failed == "silent":
-            so_far = f", with {_pieces(reply, dialect)} pieces of its answer sent"
+            so_far = f", after {_tokens(_so_far(reply, dialect))}"
         raise _Failed(reply.failed, (reply.error or reply.failed) + so_far)
     try:
         response = response_of(reply)
@@ -289,10 +289,10 @@ def _tokens(number: int) -> str:
     return f"{number} token{'' if number == 1 else 's'}"
 
 
-def _pieces(reply: Reply, dialect: Dialect) -> int:
-    """Events with text in what came of a reply."""
+def _so_far(reply: Reply, dialect: Dialect) -> int:
+    """Tokens of what came of a reply."""
     try:
         response = response_of(reply)
-        return 0 if response is None else sum(1 for each in dialect(events_of(response)[0]).pieces if each.text)
+        return 0 if response is None else sum(_counted(dialect(events_of(response)[0]))[0])
     except Garbled:
         return 0

@@ -301,7 +301,7 @@ class _Exchange:
                     each.length = end + 4 + int(size)
             if end >= 0 or len(each.head) > HEAD_BYTES:
                 each.head = None
-        each.tail = (each.tail + data)[-len(END) :]
+        each.tail = (each.tail + data[-len(END) :])[-len(END) :]
         return (each.chunked and each.tail == END) or (each.length is not None and each.got >= each.length)
 
     def _expire(self, now: float) -> None:

@@ -176,10 +176,11 @@ class OpenAiEndpoint(Runtime):
         if self._tokenizer == "vllm":
             body["model"] = self.model
         told = fetch_json(self.root, "/detokenize", body)
-        text = told.get("prompt" if self._tokenizer == "vllm" else "content") if isinstance(told, dict) else None
-        if not isinstance(text, str):
+        told = told if isinstance(told, dict) else {}
+        text = next((told[name] for name in ("prompt", "text", "content") if isinstance(told.get(name), str)), None)
+        if text is None:  # vLLM, SGLang and llama.cpp each have a name of their own
             raise RunError(f"{self.root.url}/detokenize did not answer with a text")
-        return text
+        return str(text)
 
     def stream(self, asks: Sequence[Ask], load: Load, progress: Progress = no_progress) -> list[Answer]:
         """See `Runtime`. Prompts go to /v1/completions, chat and images to /v1/chat/completions."""

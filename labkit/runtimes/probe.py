@@ -160,9 +160,9 @@ def _messages(text: str) -> dict[str, Any]:
 
 
 def _counts_ids(seen: _Try) -> bool:
-    """Whether three ids were taken for three tokens, a mark of the beginning aside."""
+    """Whether three ids were taken for three tokens, a mark of the beginning aside; not where no count says so."""
     assert seen.told is not None
-    return seen.told.prompt_tokens in (None, len(_IDS["prompt"]), len(_IDS["prompt"]) + 1)
+    return seen.told.prompt_tokens in (len(_IDS["prompt"]), len(_IDS["prompt"]) + 1)
 
 
 def _running(seen: _Try) -> bool:

@@ -178,7 +178,7 @@ def test_a_server_that_hangs_midway_is_cut_after_a_silence_and_the_others_are_wh
         bad, good = ask(held[0], "bad", "good", limits=Limits(silence_s=0.4))
         assert held[0].hung_up.wait(5)  # it is told, by the end of the connection
     assert (bad.failed, bad.times) == ("silent", ())
-    assert bad.error == "it sent nothing for 0.4 s, with 1 pieces of its answer sent"
+    assert bad.error == "it sent nothing for 0.4 s, after 1 token"
     assert good.good
 
 

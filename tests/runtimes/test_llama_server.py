@@ -178,7 +178,7 @@ def test_a_server_that_stops_answering_is_found_by_its_heartbeat(
     with start(imitation, limits=Limits(silence_s=1.0)) as server:
         answer = server.stream([Ask((1, 2, 3), 6)], at_once(1))[0]
         assert answer.failed == "silent"
-        said = r"it sent nothing for 1 s, with 2 pieces of its answer sent; llama-server has not answered /health for \d+ s, "
+        said = r"it sent nothing for 1 s, after 2 tokens; llama-server has not answered /health for \d+ s, "
         assert re.fullmatch(said + "and its log ends: waiting for the GPU", str(answer.error))
         assert server.beats
         assert not server.beats[-1].ok
