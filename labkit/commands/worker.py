@@ -20,11 +20,14 @@ from labkit.lab.fleet.wire import tls_options
 @click.option("--name", help="What it is called in records (default: the device and four digits).")
 @click.option("--host", help="Address that the scheduler reaches it at; default: this machine alone.")
 @click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Port that it listens on (default: any that is free)."
+)
+@click.option(
     "--trust-network", is_flag=True, help="Listen at --host without TLS: whoever reaches it can run any code as you."
 )
 @tls_options
 def command(
-    address: str, device: str | None, root: Path | None, name: str | None, host: str | None, trust_network: bool,
+    address: str, device: str | None, root: Path | None, name: str | None, host: str | None, port: int, trust_network: bool,
     tls_ca_file: Path | None, tls_cert: Path | None, tls_key: Path | None,
 ) -> None:  # fmt: skip
     """Work for the scheduler at ADDRESS (`lab scheduler`) until Ctrl-C: one run at a time, one worker a GPU.
@@ -65,6 +68,8 @@ def command(
     chosen = os.environ.get("LABKIT_DEVICE") or None
     called = name or f"gpu{chosen if chosen and chosen.isalnum() else ''}-{secrets.token_hex(2)}"
     workplace = Workplace(lab, called, chosen)
-    if not work(scheduler, workplace, host or "127.0.0.1", tls, lambda text: click.echo(text, err=True)):
-        click.echo(f"lab: the scheduler at {address} is gone; start the worker again once it is back", err=True)
+    if not work(scheduler, workplace, host or "127.0.0.1", port, tls, lambda text: click.echo(text, err=True)):
+        click.echo(
+            f"lab: the scheduler at {address} is gone, or has dropped this worker; start the worker again", err=True
+        )
         sys.exit(1)

@@ -224,6 +224,12 @@ rule(
     ("field", "labkit.lab.record.RunRecord.neighbours"), ("detector", "another-process"), published=(25,),
 )  # fmt: skip
 rule(
+    "machine-shared", "Conditions",
+    "Runs of a sweep that went on at the same time on one machine are named, with those each went on beside.",
+    "Each may have a GPU of its own, and yet they share the processor, the memory, the power and the air.",
+    ("check", "labkit.lab.same_time.beside"), ("field", "labkit.lab.record.RunRecord.neighbours"),
+)  # fmt: skip
+rule(
     "nothing-held-back", "Conditions",
     "Throttling by heat or power, and memory spilled to the host, are seen and said.",
     "A device that is held back is another device.",
@@ -387,6 +393,14 @@ rule(
     "Every run ends in a state with a reason and an exit code; silence ends in one too.",
     "A monitor that is quiet looks like a run that is well.",
     ("field", "labkit.lab.record.RunRecord.state"), ("check", "labkit.lab.record.exit_code"), published=(30, 37),
+)  # fmt: skip
+rule(
+    "fleet-once", "Keeping",
+    "A point handed to another machine runs there once, with this lab's code; only this lab judges it and writes ledgers.",
+    "What crashed one driver would crash every machine if it were repeated, and a ledger with two writers has two truths.",
+    ("check", "labkit.lab.fleet.workplace.Workplace.perform"), ("check", "labkit.lab.fleet.delivery.receive"),
+    ("test", "tests/lab/test_fleet.py::"
+     "test_a_worker_that_is_killed_costs_its_point_which_nobody_repeats_until_resume"),
 )  # fmt: skip
 rule(
     "night-is-checked", "Keeping",

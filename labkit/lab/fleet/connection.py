@@ -2,6 +2,7 @@
 
 import contextlib
 import secrets
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from labkit.lab.fleet.code import Code, other_code
 from labkit.lab.fleet.wire import Tls, need_distributed, read_address, settings
 from labkit.lab.fleet.workplace import Task
 
+REACH_S = 10.0  # for the scheduler to accept a connection
 ANSWER_S = 60.0  # for a worker to say something
 FETCH_S = 600.0  # for an archive to come over
 
@@ -134,8 +136,8 @@ class Fleet:
 
     def _lost(self) -> SchedulerLost:
         return SchedulerLost(
-            f"the scheduler at {self.address} is gone; workers end what they run and keep it: start it and them again, "
-            f"then --resume fetches that"
+            f"the scheduler at {self.address} is gone or out of reach; workers end what they run and keep it. With it and "
+            f"them back, --resume fetches that"
         )
 
 
@@ -152,6 +154,12 @@ def connected(text: str, tls: Tls, experiment: str, notebook: str, code: Code, a
     scheduler answers there."""
     address = read_address(text, tls)
     distributed = need_distributed()
+    host, _, port = address.partition("://")[2].rpartition(":")
+    try:  # dask would go on trying
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except OSError as error:
+        why = error.strerror or one_line(error)
+        raise RunError(f"no scheduler answers at {text} ({why}); start one with `lab scheduler`") from None
     with settings():
         try:
             client = distributed.Client(address, security=tls.security(), set_as_default=False, timeout="10s")

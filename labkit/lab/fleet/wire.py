@@ -14,7 +14,6 @@ import click
 from labkit.errors import ParameterError
 
 PORT = 8786
-CONNECT_S = "5s"
 ANYBODY = "whoever reaches the port without TLS can run any code as you"
 
 
@@ -85,12 +84,11 @@ def need_distributed() -> Any:
 
 @contextmanager
 def settings() -> Iterator[None]:
-    """While inside, dask waits seconds rather than half a minute for a scheduler, repeats nothing, asks no network."""
+    """While inside, dask repeats nothing, moves nothing from worker to worker, and leaves NVML to labkit."""
     import dask
 
     with dask.config.set(
         {
-            "distributed.comm.timeouts.connect": CONNECT_S,
             "distributed.comm.retry.count": 0,
             "distributed.scheduler.allowed-failures": 0,
             "distributed.scheduler.work-stealing": False,

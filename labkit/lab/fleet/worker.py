@@ -15,16 +15,16 @@ FIND_S = 10.0  # for the scheduler to answer
 LEAVE_S = 5.0  # for a stopped run to be fetched before the worker leaves
 
 
-def work(address: str, workplace: Workplace, host: str, tls: Tls, say: Callable[[str], None]) -> bool:
+def work(address: str, workplace: Workplace, host: str, port: int, tls: Tls, say: Callable[[str], None]) -> bool:
     """Works for the scheduler at `address` until it is asked to end (true) or the scheduler is gone (false); a run under
     way is ended first. RunError when there is no scheduler or it cannot be reached from `host`."""
     need_distributed()
     take_place(workplace)
     with settings():
-        return asyncio.run(stay(address, workplace, host, tls, say))
+        return asyncio.run(stay(address, workplace, host, port, tls, say))
 
 
-async def stay(address: str, workplace: Workplace, host: str, tls: Tls, say: Callable[[str], None]) -> bool:
+async def stay(address: str, workplace: Workplace, host: str, port: int, tls: Tls, say: Callable[[str], None]) -> bool:
     """The worker's life; see `work`."""
     import distributed
 
@@ -35,7 +35,7 @@ async def stay(address: str, workplace: Workplace, host: str, tls: Tls, say: Cal
     with tempfile.TemporaryDirectory(prefix="lab-worker-") as scratch:
         try:
             worker = distributed.Worker(
-                address, nthreads=1, name=workplace.name, resources={RESOURCE: 1}, memory_limit=0, host=host,
+                address, nthreads=1, name=workplace.name, resources={RESOURCE: 1}, memory_limit=0, host=host, port=port,
                 dashboard=False, dashboard_address="127.0.0.1:0", security=tls.security(), local_directory=scratch,
                 death_timeout=FIND_S,
             )  # fmt: skip
@@ -70,7 +70,9 @@ async def leave(worker: object, workplace: Workplace, say: Callable[[str], None]
 async def finish(workplace: Workplace, asked: asyncio.Event, say: Callable[[str], None]) -> None:
     """The scheduler is gone: what runs is ended and stays here, until a home lab comes for it."""
     if workplace.busy:
-        say(f"the scheduler is gone; {workplace.busy[0]} is run to its end and kept here. Ctrl-C stops it.")
+        say(
+            f"the scheduler is gone, or dropped this worker; {workplace.busy[0]} is run to its end and kept here. Ctrl-C stops it."
+        )
     while workplace.busy:
         if asked.is_set():
             workplace.stop()
