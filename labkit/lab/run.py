@@ -31,7 +31,7 @@ from labkit.lab.record import (
 from labkit.lab.redact import Redactor
 from labkit.lab.starts import FILE as STARTS
 from labkit.lab.starts import append_start, read_starts, start_of, started_rows
-from labkit.lab.watching import DeviceWatch
+from labkit.lab.watching import PERIOD_S, DeviceWatch
 from labkit.measure.neighbours import Neighbours, together
 from labkit.measure.telemetry import Reading
 from labkit.vulkan.device import Device
@@ -162,19 +162,25 @@ class Run:
         return self
 
     def describe(
-        self, device: Any = None, model: Any = None, programs: Mapping[str, str] | None = None, **notes: str
+        self,
+        device: Any = None,
+        model: Any = None,
+        programs: Mapping[str, str] | None = None,
+        telemetry_s: float | None = None,
+        **notes: str,
     ) -> "Run":
         """Fills in the conditions: plain dictionaries, or objects with a `describe()`; programs: label → fingerprint.
 
-        With a device, waits until no other timed run is on it, and holds it until the run ends. Further keywords
-        are kept as notes, `clock="fixed at 2.4 GHz"`."""
+        With a device, waits until no other timed run is on it, and holds it until the run ends. `telemetry_s` is the rest
+        between two of its readings, half a second when left out. Further keywords are kept as notes,
+        `clock="fixed at 2.4 GHz"`."""
         path = self._open()
         fields: dict[str, Any] = {}
         self._told |= {name: thing for name, thing in (("device", device), ("model", model)) if thing is not None}
         if device is not None:
             fields["device"] = described = self._redactor.value(plain_value(description(device, "device")))
             self._hold(str(described.get("uuid") or described.get("name") or "unnamed"))
-            self._look_at(device)
+            self._look_at(device, telemetry_s)
         if model is not None:
             fields["model"] = self._redactor.value(plain_value(description(model, "model")))
         old = read_record(path)
@@ -419,10 +425,11 @@ class Run:
         if waited:
             self.progress(0, 0, "the device is free")
 
-    def _look_at(self, device: Any) -> None:
+    def _look_at(self, device: Any, telemetry_s: float | None) -> None:
         if not isinstance(device, Device) or self._watch is not None:
             return
-        self._watch = DeviceWatch(device, self._open(), self.elapsed, self.met).start()
+        rest_s = PERIOD_S if telemetry_s is None else telemetry_s
+        self._watch = DeviceWatch(device, self._open(), self.elapsed, self.met, rest_s).start()
         atexit.register(self._look_away)
 
     def _look_away(self) -> None:

@@ -1,5 +1,6 @@
 """`Lab` and `Run` in a process of one's own: exploring by hand, the record's folder, the device lock."""
 
+import itertools
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from labkit.lab.lock import device_lock_path, read_holder
 from labkit.lab.measurements import read_rows
 from labkit.lab.plan import Plan, Rule, read_plan
 from labkit.lab.record import RunRecord, canonical_cell
+from labkit.vulkan.device import Device
 
 
 @pytest.fixture
@@ -331,3 +333,17 @@ def test_many_processes_closing_the_dead_leave_the_living_alone(lab: Lab) -> Non
         assert process.returncode == 0, errors
     assert [run.record.state for run in lab.runs()] == ["stopped-early"] * 24
     assert not [name for name in folders(lab) if name.startswith(".")]
+
+
+def test_a_device_is_read_as_often_as_the_run_asks_for(lab: Lab, device: Device) -> None:
+    run = lab.run("power")
+    run.describe(device, telemetry_s=0.01)
+    deadline = time.monotonic() + 20
+    while len(run.readings) < 12 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    moments = [at for at, _ in run.readings]
+    apart = sorted(later - now for now, later in itertools.pairwise(moments))
+    assert apart[len(apart) // 2] < 0.25  # half a second when left out
+    run.close()
+    with pytest.raises(ParameterError, match="a reading every 0 s"):
+        lab.run("power-again").describe(device, telemetry_s=0)
