@@ -264,7 +264,7 @@ declare(
     witness=("workload", "completion_tokens", "requests.jsonl: completion_tokens"),
 )  # fmt: skip
 declare(
-    "runtime", "runtimes", "against", about="The program that runs the model", values="labkit, llama-server",
+    "runtime", "runtimes", "against", about="The program that runs the model", values="a name of `lab runtimes`, or an address",
     acts="restart", needs="engine", witness=CELLS,
 )  # fmt: skip
 declare("phase", about="Reading prompts or decoding", values="prefill, decode", acts="data", witness=CELLS)
