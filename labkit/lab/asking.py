@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from labkit.errors import ParameterError
 from labkit.measure.bench.agreement import INT8_GAP, greedy_gap
 from labkit.measure.energy import energy
 from labkit.measure.serving.requests import answer_row
@@ -22,12 +23,39 @@ PEER_BOUND = (
 )  # nats: both the token it took and NumPy's best may lie as far off as rounding to int8 puts them
 
 
+def name_runtimes(specs: Sequence[str]) -> dict[str, str]:
+    """Name → spec, each name as cells and pictures have it: a kind without the path behind it, an address without its
+    scheme. ParameterError for none, and for one that is given twice."""
+    found: dict[str, str] = {}
+    for spec in specs:
+        if not isinstance(spec, str) or not spec.strip():
+            raise ParameterError(
+                f"runtimes: {spec!r} is no runtime; give names such as labkit, or addresses http://..."
+            )
+        spec = spec.strip()
+        if spec in found.values():
+            raise ParameterError(f"runtimes: {spec} is given twice")
+        short = spec.partition("://")[2].rstrip("/") if is_address(spec) else spec.partition(":")[0]
+        name = next(name for i in range(len(specs)) if (name := short if i == 0 else f"{short}-{i + 1}") not in found)
+        found[name] = spec
+    if not found:
+        raise ParameterError("runtimes: give at least one, such as labkit")
+    return found
+
+
 def start_runtime(
-    run: "Run", spec: str, model: str, *, knobs: Collection[str], log_folder: Path, **settings: Any
+    run: "Run",
+    spec: str,
+    model: str,
+    *,
+    name: str | None = None,
+    knobs: Collection[str],
+    log_folder: Path,
+    **settings: Any,
 ) -> Runtime:
-    """The runtime of a spec, as `open_runtime` opens it, once its settings are compared with what was declared and both
-    are noted. RunError where it reports another value of one of the plan's `knobs`; it is closed then."""
-    runtime = open_runtime(spec, model, log_folder=log_folder, label=None if is_address(spec) else spec, **settings)
+    """The runtime of a spec, as `open_runtime` opens it, labelled `name`, once its settings are compared with what was
+    declared and both are noted. RunError where it reports another value of one of the plan's `knobs`; it is closed then."""
+    runtime = open_runtime(spec, model, log_folder=log_folder, label=name or spec, **settings)
     try:
         told = runtime.settings()
         declared: dict[str, Any] = {

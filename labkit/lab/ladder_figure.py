@@ -43,7 +43,7 @@ def ladders(parts: Sequence[Ladder], *, all_title: str, title: str, subtitle: st
         raise ParameterError("there is no ladder to draw")
     widest = max(streams for part in parts for streams in part.slowest_tok_s)
     figure = make_subplots(
-        rows=2, cols=2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.66, 0.34], vertical_spacing=0.17,
+        rows=2, cols=2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.64, 0.36], vertical_spacing=0.22,
         horizontal_spacing=0.11, figure=go.Figure(layout={"template": register()}),
         subplot_titles=[all_title, "one stream, its wait included: slowest to fastest", f"resident at {widest:g} streams"],
     )  # fmt: skip
@@ -61,8 +61,10 @@ def ladders(parts: Sequence[Ladder], *, all_title: str, title: str, subtitle: st
     figure.update_yaxes(title_text="tok/s", rangemode="tozero", row=1)
     figure.update_xaxes(title_text="seconds from the first submit", rangemode="tozero", row=2, col=1)
     figure.update_yaxes(title_text="streams", rangemode="tozero", row=2, col=1)
+    figure.update_xaxes(title_font_size=13)
+    figure.update_yaxes(title_font_size=13)
     claim(figure, title, subtitle)
-    figure.update_layout(margin={"t": figure.layout.margin.t + 28}, height=720)
+    figure.update_layout(margin={"t": figure.layout.margin.t + 28})
     return figure
 
 

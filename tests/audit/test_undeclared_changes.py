@@ -7,6 +7,8 @@ import pytest
 from make_evidence import claims_of, notices, observed
 from make_run import plan_of, run_of
 
+from labkit.lab.plan import Rule
+
 ID = "undeclared-changes"
 
 
@@ -69,6 +71,23 @@ def test_a_memory_clock_that_is_not_the_same_is_a_change(tmp_path: Path):
     (notice,) = notices(ID, run_of(tmp_path, cells, plan=plan_of("kv", *ends)))
     assert notice.outcome == "warn"
     assert "memory_mhz: 1,359 → 1,258" in notice.arithmetic
+
+
+@pytest.mark.parametrize(("declared", "outcomes"), [(True, {"ok"}), (False, {"ok", "warn"})])
+def test_what_the_cells_of_the_negative_control_differ_in_is_declared_by_it(
+    tmp_path: Path, declared: bool, outcomes: set[str]
+):
+    few, many = ({"phase": "decode", "streams": streams} for streams in (1, 8))
+    again, narrow = few | {"again": True}, few | {"kv": "f32"}
+    same = Rule(metric="decode_tok_s", cell=again if declared else narrow, against=few, comparison="same", margin=0.1)
+    plan = plan_of("streams", many, few).model_copy(update={"cells": (few, many, again, narrow)})
+    plan = plan.model_copy(update={"negative_control": same, "rule": plan.rule.model_copy(update={"cell": many})})
+    if not declared:  # the same pair again, named by the rule that is to find something
+        plan = plan.model_copy(update={"rule": plan.rule.model_copy(update={"cell": again})})
+    cells = [(cell, {"decode_tok_s": [20.0] * 3}, []) for cell in (few, many, again, narrow)]
+    found = notices(ID, run_of(tmp_path, cells, plan=plan))
+    assert {notice.outcome for notice in found} == outcomes
+    assert not any("kv" in notice.text for notice in found)
 
 
 def test_rows_that_no_text_compares_are_not_compared():

@@ -9,7 +9,7 @@ import pytest
 
 import labkit.lab.asking as asking
 from labkit.engine.numpy_executor import NumpyExecutor
-from labkit.errors import RunError
+from labkit.errors import ParameterError, RunError
 from labkit.lab.lab import Lab, _open_runs
 from labkit.measure.bench.agreement import greedy_gap
 from labkit.models.model import Model
@@ -116,3 +116,23 @@ def test_a_text_without_ids_is_held_by_the_ids_of_the_same_text(run: Any) -> Non
         same = Answer(ask, 0.0, (1.0,), 1.0, text="x", token_ids=ids, completion_tokens=1)
         assert asking.check_greedy(run, Scripted([text]), model, [ask], [same])  # type: ignore[arg-type]
         assert run.record.checks[-1].detail.startswith("at most 0.0e+00 nat")
+
+
+def test_runtimes_are_named_by_kind_or_place_and_no_two_alike() -> None:
+    specs = [
+        "labkit",
+        "llama-server:/opt/a/llama-server",
+        " llama-server:/opt/b/llama-server",
+        "http://127.0.0.1:8000/v1/",
+    ]
+    assert asking.name_runtimes(specs) == {
+        "labkit": "labkit", "llama-server": specs[1], "llama-server-2": specs[2].strip(), "127.0.0.1:8000/v1": specs[3],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"), [([], "at least one"), (["labkit", "labkit "], "twice"), ([3], "no runtime")]
+)
+def test_no_runtime_one_given_twice_and_what_is_none_are_refused(specs: Any, said: str) -> None:
+    with pytest.raises(ParameterError, match=said):
+        asking.name_runtimes(specs)

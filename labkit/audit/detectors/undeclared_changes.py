@@ -8,6 +8,7 @@ from labkit.audit.evidence import CONDITIONS, Evidence, Observation
 from labkit.audit.notice import Notice
 from labkit.audit.physics import number
 from labkit.audit.registry import detector
+from labkit.lab.plan import Plan
 
 CLOCK_SHARE = 0.02  # clocks nearer than this are the same
 DRAFTS = ("draft", "drafts", "k", "speculation")
@@ -31,9 +32,10 @@ CALLED = {
 }
 
 
-@detector("undeclared-changes", 11, version=1, title="More changed than declared")
+@detector("undeclared-changes", 11, version=2, title="More changed than declared")
 def undeclared_changes(evidence: Evidence) -> Iterator[Notice]:
-    """What differs between compared cells: the plan's knobs may, whatever else does warns. Several knobs at once are a
+    """What differs between compared cells: the plan's knobs may, and what the negative control's two cells differ in (it is
+    declared to change nothing, and judged by that); whatever else does warns. Several knobs at once are a
     named bundle: allowed, and the claim is then of all of them together. Of published rows, those that a text puts
     beside each other (`a → b`) are compared, and what the text names is declared."""
     pairs = in_run(evidence) if evidence.kind == "run" else in_claims(evidence)
@@ -69,7 +71,19 @@ def in_run(evidence: Evidence) -> Iterator[tuple[Observation, Observation, tuple
     """(cell, the cell it is compared with, declared knobs, no text) of a run with a plan."""
     if evidence.plan is not None:
         for one, other in evidence.read_against():
-            yield one, other, evidence.plan.knobs, ""
+            yield one, other, (*evidence.plan.knobs, *controlled(evidence.plan, one, other)), ""
+
+
+def controlled(plan: Plan, one: Observation, other: Observation) -> tuple[str, ...]:
+    """What two cells differ in where they are those of the plan's negative control, else nothing."""
+    control = plan.negative_control
+    if (
+        control is None
+        or control.against is None
+        or (dict(one.knobs), dict(other.knobs)) != (control.cell, control.against)
+    ):
+        return ()
+    return tuple(one.knobs_apart(other))
 
 
 def in_claims(evidence: Evidence) -> Iterator[tuple[Observation, Observation, tuple[str, ...], str]]:
