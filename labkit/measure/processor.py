@@ -106,7 +106,10 @@ class Processor:
 
     def _mhz(self) -> float | None:
         if self.psutil is not None:
-            found = self.psutil.cpu_freq()
+            try:
+                found = self.psutil.cpu_freq()
+            except Exception:  # on systems that do not tell, it raises whatever they do
+                found = None
             return float(found.current) if found is not None and found.current else None
         files = (self.root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
         speeds = [speed for path in files if (speed := number_of(path, 1e-3)) is not None]

@@ -119,9 +119,11 @@ def steady(readings: Readings, start_s: float, end_s: float, metric: str = "temp
     that warms by D degrees as 1 - exp(-t / T) rises by D exp(-t / T) (1 - exp(-w / T)) in a window of w. Of simulated
     sensors with noise that hangs together over a thirtieth of the window, 9 in 10 steady ones are called so and none of
     the warming ones is. Sixteen readings at least, two in each part, else it is not told. ParameterError for another
-    metric."""
+    metric, or an end not after the start."""
     if metric not in RISES:
         raise ParameterError(f"{metric!r} has no steady state here; there are {', '.join(RISES)}")
+    if not end_s > start_s:
+        raise ParameterError(f"a window from {start_s:g} to {end_s:g} s: the end must come after the start")
     inside = [
         (at, value) for at, one in readings if start_s <= at <= end_s and (value := getattr(one, metric)) is not None
     ]

@@ -147,6 +147,8 @@ def test_psutil_is_asked_where_it_is_installed(machine: Machine) -> None:
     machine.now += 1.0
     times.user, times.system, times.idle = 11.5, 2.5, 30.0
     assert found.read() == Reading(core_mhz=3600.0, utilisation=0.5, limited=UNTOLD)  # nothing would say so
+    psutil.cpu_freq = lambda: (_ for _ in ()).throw(FileNotFoundError("cpufreq"))
+    assert found.read().core_mhz is None
     source, _ = Processor.of(machine.root, lambda: psutil)
     assert source is not None
     assert source.name == "the processor, by psutil"

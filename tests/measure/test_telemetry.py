@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from labkit.errors import ParameterError
 from labkit.measure import telemetry
 from labkit.measure.amdgpu import Amdgpu, active_level, throttlers
 from labkit.measure.intel import Intel
@@ -308,6 +309,12 @@ def test_without_the_library_there_is_no_nvml() -> None:
         raise OSError(name)
 
     assert load_library(fails) is None
+
+
+@pytest.mark.parametrize("period_s", [0.0, -1.0, float("nan")])
+def test_a_period_that_is_none_is_refused(period_s: float) -> None:
+    with pytest.raises(ParameterError, match="give a time above 0"):
+        Telemetry(None, period_s)
 
 
 def test_without_a_source_there_are_no_readings() -> None:

@@ -107,3 +107,5 @@ def test_a_power_that_falls_by_a_tenth_is_not_steady_and_a_constant_one_is() -> 
     assert "10 readings do not tell" in few.words()
     with pytest.raises(ParameterError, match="has no steady state here"):
         steady(falling, 0.0, 30.0, "utilisation")
+    with pytest.raises(ParameterError, match="the end must come after the start"):
+        steady(falling, 30.0, 30.0)

@@ -1,13 +1,15 @@
 """A request with its times, as it comes from an answer or from a row of requests.jsonl, and back."""
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeGuard
 
+from labkit.errors import ParameterError
 from labkit.measure.workloads.hashes import block_hashes, prompt_sha256, text_sha256
-from labkit.runtimes.runtime import Answer
+from labkit.runtimes.runtime import MOST_TOKENS, Answer
 
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 DIGITS = 7  # of a gap: a tenth of a microsecond
@@ -53,15 +55,14 @@ class Timed:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> "Timed":
-        """The request of a row of requests.jsonl, whoever wrote it."""
+        """The request of a row of requests.jsonl, whoever wrote it. ParameterError for gaps that are no durations, or token
+        counts that do not fit them."""
         submit, first, last = (number_of(row, name) for name in ("submit_s", "first_token_s", "last_token_s"))
-        gaps = [float(gap) for gap in row.get("gaps_s") or ()]
         tokens = whole_of(row, "completion_tokens")
+        gaps, counts = gaps_of(row)
         events: tuple[tuple[float, int], ...] = ()
         if first is not None and gaps:
-            moments = list(itertools.accumulate(gaps, initial=first))
-            each = row.get("event_tokens") or [1] * len(moments)
-            events = tuple(zip(moments, each, strict=False))
+            events = tuple(zip(itertools.accumulate(gaps, initial=first), counts, strict=True))
         elif first is not None:
             events = ((first, 1),) if last is None or last <= first else ((first, 1), (last, max(1, (tokens or 2) - 1)))
         return cls(
@@ -156,9 +157,28 @@ def at_time(moment: float | None, since: Callable[[float], float]) -> float | No
 
 
 def number_of(row: Mapping[str, Any], name: str) -> float | None:
-    """A column as a number, None where it is not told."""
+    """A column as a finite number, None where it is not told."""
     value = row.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return float(value) if finite(value) else None
+
+
+def finite(value: Any) -> TypeGuard[float]:
+    """Whether a value is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def gaps_of(row: Mapping[str, Any]) -> tuple[list[float], list[int]]:
+    """A row's seconds between events and the tokens each event brought; none of either where it does not tell."""
+    gaps = row.get("gaps_s") or []
+    if not isinstance(gaps, list) or not all(finite(gap) and gap >= 0 for gap in gaps):
+        raise ParameterError(f"gaps_s of a request are seconds, 0 or more, not {str(gaps)[:60]}")
+    counts = row.get("event_tokens") or [1] * (len(gaps) + 1)
+    whole = isinstance(counts, list) and all(type(count) is int and 1 <= count <= MOST_TOKENS for count in counts)
+    if not whole or (gaps and len(counts) != len(gaps) + 1):
+        raise ParameterError(
+            f"event_tokens of a request are whole numbers, one more than its {len(gaps)} gaps, not {str(counts)[:60]}"
+        )
+    return [float(gap) for gap in gaps], counts
 
 
 def whole_of(row: Mapping[str, Any], name: str) -> int | None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from labkit.engine.request import Completion
+from labkit.errors import ParameterError
 from labkit.measure.serving.requests import Timed, answer_row, request_row, tpot
 from labkit.measure.workloads.hashes import block_hashes, prompt_sha256
 from labkit.runtimes.runtime import Answer, Ask
@@ -77,3 +78,24 @@ def test_a_row_of_durations_has_its_moments() -> None:
     assert Timed.of_row(row).tpot_s == 0.25
     assert tpot(1, 0.5, 1.5) is None
     assert tpot(5, 1.5, 1.5) is None
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"gaps_s": [0.1, -0.1]}, {"gaps_s": "fast"}, {"gaps_s": [True]}, {"gaps_s": [float("nan")]}, {"gaps_s": {"a": 1}},
+        {"gaps_s": [0.1], "event_tokens": [1]}, {"gaps_s": [0.1], "event_tokens": [1, 0]}, {"event_tokens": 7},
+        {"gaps_s": [0.1], "event_tokens": [1, 1 << 40]}, {"gaps_s": [0.1], "event_tokens": [1, 1.5]},
+    ],
+)  # fmt: skip
+def test_a_row_that_cannot_be_is_refused_in_a_line(row: dict[str, object]) -> None:
+    with pytest.raises(ParameterError, match=r"(gaps_s|event_tokens) of a request are"):
+        Timed.of_row({"submit_s": 0.0, "first_token_s": 1.0, **row})
+
+
+def test_a_row_of_other_nonsense_is_a_request_that_tells_nothing() -> None:
+    found = Timed.of_row(
+        {"submit_s": "now", "first_token_s": float("inf"), "completion_tokens": None, "prompt_tokens": True}
+    )
+    assert found == Timed()
+    assert not found.good
