@@ -10,7 +10,7 @@ from labkit.measure.energy import energy
 from labkit.measure.serving.requests import answer_row
 from labkit.measure.serving.served import Limits, Served
 from labkit.models.model import Model
-from labkit.runtimes.declared import COLUMN, note_settings, require_settings
+from labkit.runtimes.declared import COLUMN, note_runtime, note_settings, require_settings
 from labkit.runtimes.load import Load
 from labkit.runtimes.opening import is_address, open_runtime
 from labkit.runtimes.runtime import Answer, Ask, Progress, Runtime, no_progress
@@ -57,6 +57,7 @@ def start_runtime(
     declared and both are noted. RunError where it reports another value of one of the plan's `knobs`; it is closed then."""
     runtime = open_runtime(spec, model, log_folder=log_folder, label=name or spec, **settings)
     try:
+        note_runtime(run, runtime)
         told = runtime.settings()
         declared: dict[str, Any] = {
             name: settings[name] for name in ("slots", "context", "ub", "kv") if name in settings

@@ -1,6 +1,7 @@
 """The declared configuration of a runtime beside what the running process reports of its settings."""
 
 import re
+import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -8,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import RunError
 from labkit.lab.levers import find_lever
+from labkit.lab.redact import Redactor
+from labkit.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
     from labkit.lab.run import Run
 
 SETTINGS = ("slots", "context", "ub", "kv", "arithmetic", "model", "quant", "draft")
-COLUMN = "settings"  # of requests.jsonl: what the process that answered reported of itself
+COLUMN = "settings"  # of requests.jsonl: what the process that answered reports; it may witness a lever
 _TYPE = re.compile(r"iq\d_[a-z]+|q\d_[01k]|mxfp4|nvfp4|tq\d_\d|bf16|f16|f32")
 _OFF = (None, False, 0, "", "0", "none", "off", "false")
 
@@ -84,15 +87,34 @@ def require_settings(
 
 
 def note_settings(run: "Run", name: str, reported: Mapping[str, Any], differences: Collection[Difference]) -> None:
-    """Keeps in the record's notes what a runtime reports of itself, and each difference from what was declared."""
-    told = ", ".join(f"{key} {value}" for key, value in reported.items()) or "nothing of its settings"
-    notes = {f"{name} reports": told}
-    if differences:
-        notes[f"{name} differs"] = "; ".join(each.words for each in differences)
-    known = set(run.record.notes)
-    fresh = {title: text for title, text in notes.items() if f"{title}: {text}" not in known}
+    """Keeps in the record's notes what a runtime reports of its settings, and each difference from what was declared.
+    Said again, by another start of the same, it is kept once."""
+    told = ", ".join(f"{key} {value}" for key, value in reported.items())
+    keep_notes(
+        run,
+        {
+            f"{name} reports": told or "nothing of its settings",
+            f"{name} differs": "; ".join(each.words for each in differences),
+        },
+    )
+
+
+def note_runtime(run: "Run", runtime: Runtime) -> None:
+    """Keeps in the record's notes what a runtime is: kind, version, and its command line but for the port. Said again, by
+    another start of the same, it is kept once."""
+    told = runtime.describe()
+    versions = [str(told[name]) for name in ("kind", "server", "version", "build") if told.get(name)]
+    words = [str(word) for word in told.get("arguments") or ()]
+    words = ["PORT" if before == "--port" else word for before, word in zip(["", *words], words, strict=False)]
+    keep_notes(run, {f"{runtime.label} is": ", ".join(versions) + (f": {shlex.join(words)}" if words else "")})
+
+
+def keep_notes(run: "Run", notes: Mapping[str, str]) -> None:
+    """Adds notes to a record, those that say something and are not there yet."""
+    known, redacted = set(run.record.notes), Redactor()
+    fresh = {name: text for name, text in notes.items() if text and f"{name}: {redacted.text(text)}" not in known}
     if fresh:
-        run.describe(None, None, None, **fresh)
+        run.describe(None, None, None, None, **fresh)
 
 
 def own_name(name: str) -> str:

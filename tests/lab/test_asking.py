@@ -31,6 +31,9 @@ class Scripted:
     def settings(self) -> dict[str, Any]:
         return self.told
 
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "scripted", "version": "3.1", "arguments": ["/bin/s", "--port", "99"]}
+
     def stream(self, asks: list[Ask], load: Load, progress: Any = None) -> list[Answer]:
         self.asked += asks
         return self.answers
@@ -85,6 +88,7 @@ def test_a_runtime_that_reports_another_value_of_a_knob_stops_and_is_closed(
             asking.start_runtime(run, "labkit", "tiny", **options)
     else:
         assert asking.start_runtime(run, "labkit", "tiny", **options) is runtime
+        assert "scripted is: scripted, 3.1: /bin/s --port PORT" in run.record.notes
         assert "scripted differs: slots: declared 4, reported 2" in " ".join(run.record.notes)
     assert runtime.closed == stops
 

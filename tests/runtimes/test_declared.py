@@ -5,9 +5,13 @@ from typing import Any
 
 import pytest
 
+from labkit.audit.detectors.lever_witness import lever_witness
+from labkit.audit.run_evidence import read_run
 from labkit.errors import RunError
 from labkit.lab.lab import Lab
-from labkit.runtimes.declared import compare_settings, note_settings, require_settings
+from labkit.lab.plan import Plan, Rule
+from labkit.runtimes.declared import COLUMN, compare_settings, note_runtime, note_settings, require_settings
+from labkit.runtimes.runtime import Abilities, Runtime
 
 TOLD: dict[str, Any] = {
     "slots": 4, "context": 256, "ub": 64, "kv": "F16", "model": "/models/llama-q8_0.gguf", "quant": "Q8_0", "draft": 0,
@@ -89,14 +93,64 @@ def test_of_a_process_that_tells_how_it_drafts_it_is_known_whether(declared: int
     assert (compare_settings({"draft": declared}, {"draft": reported}, ["draft"]) == []) == same
 
 
-def test_the_record_keeps_what_was_reported_and_what_differs_once(tmp_path: Path) -> None:
+class Reporting(Runtime):
+    """A runtime of which only the settings and the description are asked."""
+
+    name = label = "llama-server"
+    model = "m"
+    can = Abilities()
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def settings(self) -> dict[str, Any]:
+        return TOLD
+
+    def describe(self) -> dict[str, Any]:
+        words = ["/opt/llama server", "--port", str(self.port), "-np", 4]
+        return {"kind": "llama-server", "version": "version: 9000", "build": None, "arguments": words}
+
+    def tokenize(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    detokenize = stream = counters = tokenize  # type: ignore[assignment]
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_the_record_keeps_once_what_a_runtime_is_what_it_reports_and_what_differs(tmp_path: Path) -> None:
     (tmp_path / "FINDINGS.md").write_text("# Findings\n")
     (tmp_path / "lab.toml").write_text("")
     run = Lab(tmp_path).run("peers", {})
     found = compare_settings({"kv": "q8_0"}, TOLD)
-    for _ in range(2):
+    for port in (40001, 40002):  # started twice
+        note_runtime(run, Reporting(port))
         note_settings(run, "llama-server", TOLD, found)
     notes = run.record.notes
     run.close()
-    assert [note.split(":")[0] for note in notes] == ["llama-server reports", "llama-server differs"]
-    assert notes[1] == "llama-server differs: kv: declared q8_0, reported F16"
+    assert notes == (
+        "llama-server is: llama-server, version: 9000: '/opt/llama server' --port PORT -np 4",
+        "llama-server reports: slots 4, context 256, ub 64, kv F16, model /models/llama-q8_0.gguf, quant Q8_0, draft 0",
+        "llama-server differs: kv: declared q8_0, reported F16",
+    )
+
+
+@pytest.mark.parametrize(("kvs", "outcome"), [(("f16", "q8_0"), "ok"), (("f16", "f16"), "fail")])
+def test_rows_with_what_was_reported_are_the_audits_witness(tmp_path: Path, kvs: tuple[str, str], outcome: str) -> None:
+    (tmp_path / "FINDINGS.md").write_text("# Findings\n")
+    (tmp_path / "lab.toml").write_text("")
+    cells = [{"phase": "prefill", "prompt": 512, "kv": kv} for kv in ("f16", "q8_0")]
+    rule = Rule(metric="prefill_tok_s", cell=cells[1], against=cells[0], comparison=">=", threshold=0.9)
+    plan = Plan(
+        experiment="peers", belief="It costs little", knob="kv", cells=tuple(cells), rule=rule, repetitions=1,
+        design="restarts",
+    )  # fmt: skip
+    run = Lab(tmp_path).run("peers", {})
+    run.plan(plan)
+    for cell, kv in zip(cells, kvs, strict=True):
+        run.measure(cell, 0, start="process", prefill_tok_s=900.0)
+        run.request(block=0, cell=cell, prompt_tokens=512, **{COLUMN: {**TOLD, "kv": kv}})
+    (notice,) = [each for each in lever_witness(read_run(run.folder, tmp_path))]
+    run.close()
+    assert notice.outcome == outcome
