@@ -15,6 +15,6 @@ def command(experiment: str, question: str) -> None:
     from labkit.lab.new import make_experiment
 
     root = find_root(None)
-    path = make_experiment(root, experiment, question)
+    path, name = make_experiment(root, experiment, question), experiment_name(experiment)
     click.echo(f"made {path.relative_to(root)}; what it asks and measures is yours to change")
-    click.echo(f"next: ./lab notebook, then ./lab run {experiment_name(experiment)} --quick --no-ledger")
+    click.echo(f"next: ./lab notebook {name}, then ./lab run {name} --quick --no-ledger")

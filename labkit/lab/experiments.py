@@ -42,16 +42,21 @@ def find_experiment(root: Path, name: str) -> Experiment:
     """The experiment `name` (`batch-decode` or `batch_decode`, in `notebooks/`), or a path to a notebook.
 
     RunError when there is none, with those there are; ParameterError when its parameters cell is not in order."""
+    return load_experiment(find_notebook(root, name))
+
+
+def find_notebook(root: Path, name: str) -> Path:
+    """The notebook of the experiment `name`, or the path to one that `name` is, unread. RunError when there is none."""
     folder = root / "notebooks"
     if name.endswith(".ipynb") or os.sep in name:
         path = Path(name).expanduser().resolve()
         if not path.is_file():
             raise RunError(f"there is no notebook {name}")
-        return load_experiment(path)
+        return path
     wanted = name.lower().replace("_", "-")
     for path in sorted(folder.glob("*.ipynb")):
         if notebook_name(path) == wanted:
-            return load_experiment(path)
+            return path
     known = ", ".join(notebook_name(path) for path in sorted(folder.glob("*.ipynb"))) or "none"
     raise RunError(f"there is no experiment {name!r} in {folder}; there are: {known}")
 

@@ -1,4 +1,4 @@
-"""JupyterLab as the lab opens it: this Python as its kernel, no news pop-up, the repository as its root."""
+"""JupyterLab as the lab opens it: this Python as its kernel, with labkit's magics and its plots' look; no news pop-up."""
 
 import hashlib
 import importlib.util
@@ -7,9 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from labkit.errors import LabError
-from labkit.lab.kernel import KERNEL_NAME, with_labkit
+from labkit.lab.experiments import find_notebook
+from labkit.lab.kernel import KERNEL_NAME, kernel_spec, with_labkit
 from labkit.vulkan.toolchain import cache_root
 
 # settings a person would otherwise be asked about at the first start; what they choose themselves still wins
@@ -34,12 +36,7 @@ def _write(path: Path, content: object) -> None:
 
 def register_kernel(home: Path) -> Path:
     """Register this very Python as the kernel `python3` below `home`; the folder to put on JUPYTER_PATH."""
-    spec = {
-        "argv": [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3 (labkit)",
-        "language": "python",
-        "metadata": {"debugger": True},
-    }
+    spec = kernel_spec("Python 3 (labkit)") | {"metadata": {"debugger": True}}
     _write(home / "kernels" / KERNEL_NAME / "kernel.json", spec)
     return home
 
@@ -52,12 +49,18 @@ def environment(root: Path, home: Path) -> dict[str, str]:
     return found
 
 
-def command_line(root: Path, home: Path, *, browser: bool, port: int | None, extra: Sequence[str]) -> list[str]:
-    """How JupyterLab is started: rooted at the repository, so data and ledgers are in reach, open at notebooks/."""
+def command_line(
+    root: Path, home: Path, *, browser: bool, port: int | None, extra: Sequence[str], opened: Path | None = None
+) -> list[str]:
+    """How JupyterLab is started: rooted at the repository, so data and ledgers are in reach, open at notebooks/, or at
+    the notebook `opened` where that lies in the lab."""
     words = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
     words.append(f"--LabApp.app_settings_dir={home / 'settings'}")
-    if (root / "notebooks").is_dir():
-        words.append("--LabApp.default_url=/lab/tree/notebooks")
+    if opened is not None or (root / "notebooks").is_dir():
+        if opened is not None and not opened.is_relative_to(root):
+            raise LabError(f"{opened} lies outside the lab at {root}; copy it into its notebooks/")
+        inside = opened.relative_to(root).as_posix() if opened is not None else "notebooks"
+        words.append(f"--LabApp.default_url=/lab/tree/{quote(inside)}")
     if not browser:
         words.append("--no-browser")
     if port is not None:
@@ -67,14 +70,18 @@ def command_line(root: Path, home: Path, *, browser: bool, port: int | None, ext
     return [*words, *extra]
 
 
-def open_lab(root: Path, *, browser: bool, port: int | None, extra: Sequence[str]) -> None:
-    """Become JupyterLab. Does not return; LabError when it is not installed here."""
+def open_lab(
+    root: Path, *, browser: bool, port: int | None, extra: Sequence[str], experiment: str | None = None
+) -> None:
+    """Become JupyterLab, open at the notebook of `experiment`. Does not return; LabError when it is not installed here, or
+    for an experiment that the lab does not have."""
     if importlib.util.find_spec("jupyterlab") is None or importlib.util.find_spec("ipykernel") is None:
         raise LabError(
             f"JupyterLab is not installed for {sys.executable}: use `./lab notebook`, or `pip install '.[lab]'`"
         )
+    opened = find_notebook(root, experiment) if experiment else None
     home = register_kernel(jupyter_home())
     _write(home / "settings" / "overrides.json", OVERRIDES)
-    words = command_line(root, home, browser=browser, port=port, extra=extra)
+    words = command_line(root, home, browser=browser, port=port, extra=extra, opened=opened)
     sys.stdout.flush()
     os.execve(words[0], words, environment(root, home))

@@ -27,17 +27,24 @@ def remove_scratch(scratch: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+def kernel_spec(display_name: str) -> dict[str, object]:
+    """This very Python as a kernel, with labkit's magics and its plots' look: the same by hand as under `lab run`."""
+    return {
+        "argv": [
+            *(sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"),
+            "--ext=labkit",
+        ],
+        "display_name": display_name,
+        "language": "python",
+    }
+
+
 def install_kernel(scratch: Path) -> dict[str, str]:
     """Writes a kernel called `python3` that is this very Python, and returns the environment that makes Jupyter use it
     before any other kernel of the machine, with a fresh profile: no start-up files of the user's change a run."""
     folder = scratch / "share" / "kernels" / KERNEL_NAME
     folder.mkdir(parents=True)
-    spec = {
-        "argv": [sys.executable, "-Xfrozen_modules=off", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-        "display_name": "Python 3",
-        "language": "python",
-    }
-    (folder / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    (folder / "kernel.json").write_text(json.dumps(kernel_spec("Python 3")), encoding="utf-8")
     (scratch / "ipython").mkdir()
     return {
         "JUPYTER_PATH": str(scratch / "share"),

@@ -18,7 +18,7 @@ STANDING = {
     "warn": "warn", "not assessable": "open", "passed": "good", "FAILED": "bad", "completed": "good", "running": "open",
     "withheld": "warn", "failed": "bad", "crashed": "bad", "timed-out": "bad",
 }  # fmt: skip
-_LEFT, _RIGHT, _TOP = "text-align:left", "text-align:right", "vertical-align:top"
+_LEFT, _RIGHT, _TOP, _WHOLE = "text-align:left", "text-align:right", "vertical-align:top", "white-space:nowrap"
 _PATCH = "display:inline-block;height:0.8em;vertical-align:middle"
 
 
@@ -40,13 +40,13 @@ def paragraph(*parts: Any) -> Html:
 
 def caption(text: str) -> Html:
     """A table's heading."""
-    return Html(f"<caption style='{_LEFT};white-space:nowrap'><b>{escape(text)}</b></caption>\n" if text else "")
+    return Html(f"<caption style='{_LEFT};{_WHOLE}'><b>{escape(text)}</b></caption>\n" if text else "")
 
 
 def facts_table(facts: Mapping[str, Any], title: str = "") -> Html:
     """Names and values, a row each."""
     rows = "".join(
-        f"<tr><th style='{_LEFT};{_TOP}'>{escape(name)}</th> <td style='{_LEFT}'>{escape(value)}</td></tr>\n"
+        f"<tr><th style='{_LEFT};{_TOP};{_WHOLE}'>{escape(name)}</th> <td style='{_LEFT}'>{escape(value)}</td></tr>\n"
         for name, value in facts.items()
     )
     return Html(f"<table>\n{caption(title)}{rows}</table>\n")
@@ -56,15 +56,18 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Collection[int] = (), title: str = ""
 ) -> Html:
     """Rows below their heads; the columns in `numbers` are set to the right."""
-    sides = [_RIGHT if place in numbers else _LEFT for place in range(len(head))]
-    first = " ".join(f"<th style='{side}'>{escape(name)}</th>" for name, side in zip(head, sides, strict=True))
-    body = "".join(
-        "<tr>"
-        + " ".join(f"<td style='{side}'>{escape(value)}</td>" for value, side in zip(row, sides, strict=True))
-        + "</tr>\n"
-        for row in rows
-    )
+    heads = [_RIGHT if place in numbers else _LEFT for place in range(len(head))]
+    styles = [f"{_RIGHT};{_WHOLE}" if place in numbers else _LEFT for place in range(len(head))]
+    first = _cells("th", head, heads)
+    body = "".join(f"<tr>{_cells('td', row, styles)}</tr>\n" for row in rows)
     return Html(f"<table>\n{caption(title)}<tr>{first}</tr>\n{body}</table>\n")
+
+
+def _cells(tag: str, values: Sequence[Any], styles: Sequence[str]) -> str:
+    """The cells of a row, white space between them."""
+    return " ".join(
+        f"<{tag} style='{style}'>{escape(value)}</{tag}>" for value, style in zip(values, styles, strict=True)
+    )
 
 
 def patch(width_em: float, colour: str) -> Html:

@@ -84,7 +84,7 @@ def profile_html(profile: "Profile") -> Html:
     coloured = [row.gpu_ms for row in rows[:COLOURED]]
     drawn = stack((*coloured, sum(row.gpu_ms for row in rows[COLOURED:])), total)
     said = paragraph(drawn, f"{total:.3f} ms in {len(profile)} dispatches, each behind a barrier")
-    return Html(said + table(head, body, numbers=(3, 4, 5, 6, 7)) + ceiling.source())
+    return Html(said + table(head, body, numbers=(3, 4, 5, 6, 7, 8)) + ceiling.source())
 
 
 def profile_text(profile: "Profile") -> str:

@@ -263,7 +263,10 @@ def test_a_kernel_lives_through_failures_and_interrupts(mine: Path, tmp_path: Pa
                 pass
             return reply["content"]["status"], said
 
-        assert run("%load_ext labkit") == ("ok", [])
+        assert run("import plotly.io; assert plotly.io.templates.default == 'lab'") == (
+            "ok",
+            [],
+        )  # the extension is loaded
         assert run("%lab nope") == ("error", ["lab nope ended with 2: it was given what it cannot use"])
         interrupted = queue.Queue[str]()
 
