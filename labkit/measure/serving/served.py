@@ -241,6 +241,11 @@ class Served:
         found.append(f"{window.tok_s:.4g} tok/s while all decode" if window else f"no rate of decoding: {why}")
         if late := self.late_s:
             found.append(f"sent late by {late[0] * 1e3:.3g} ms at the median, {late[1] * 1e3:.3g} ms at the most")
+            if self.saturation.over:
+                found.append(self.saturation.words())
+        if one.get("stream_max_tok_s", 0.0) > one.get("stream_min_tok_s", 0.0):
+            low, high = one["stream_min_tok_s"], one["stream_max_tok_s"]
+            found.append(f"each at {low:.4g} to {high:.4g} tok/s, its wait included: {high / low:.3g} times apart")
         if "cached_share" in one:
             found.append(f"{one['cached_share']:.1%} of the prompts' tokens came from a cache")
         if "acceptance" in one:

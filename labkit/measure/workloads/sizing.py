@@ -11,7 +11,7 @@ Encode = Callable[[str], list[int]]
 Decode = Callable[[Sequence[int]], str]
 TRIES = 24  # other cuts
 FILLER = (" a", " the", "\n", " I", ".")  # what is one token in most vocabularies
-CHARACTERS = 6  # a token, to begin with
+CHARACTERS = 5  # a token, to begin with
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,7 @@ def test_admission_waves_are_seen_in_the_residents() -> None:
     assert served.in_flight.at(1.0) == 24
     assert "decode_tok_s" not in found
     assert "did not all decode at once" in str(served)
+    assert "each at 25 to 50 tok/s, its wait included: 2 times apart" in str(served)
 
 
 def test_requests_at_once_are_a_step_function() -> None:
@@ -192,6 +193,9 @@ def test_an_open_load_over_what_the_server_takes_is_flagged_and_one_below_it_is_
     found = saturation(open_load(1, 400, 2.0))
     assert found.words().startswith("over-saturated")
     assert saturation(open_load(1, 39, 2.0)).over is None
+    sent_when_due = [replace(one, due_s=one.submit_s) for one in open_load(1, 400, 2.0)]
+    assert "over-saturated: requests came faster" in str(Served(tuple(sent_when_due)))
+    assert "over-saturated" not in str(Served(tuple(open_load(1, 400, 2.0))))  # no load said when they were due
     assert "cannot be told" in saturation([]).words()
 
 
