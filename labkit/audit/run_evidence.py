@@ -231,7 +231,10 @@ def cache_of(requests: tuple[Request, ...], stated: str | None = None) -> Cache 
 
 
 def counted_streams(requests: tuple[Request, ...]) -> float | None:
-    """Requests of a cell in one block; None where blocks differ."""
+    """Requests of a cell in one block; None where blocks differ, and of an open load, which sends its requests at moments
+    of its own (`due_s`), whatever is open then."""
+    if any(one.number("due_s") is not None for one in requests):
+        return None
     by_block: dict[int, int] = {}
     for one in requests:
         by_block[one.block] = by_block.get(one.block, 0) + 1

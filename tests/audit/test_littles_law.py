@@ -58,3 +58,11 @@ def test_rows_of_other_conditions_are_not_put_together():
         observed("tpot_s", 0.7, "elsewhere", streams=4.0, depth=60_000.0),
     ]
     assert notices(ID, claims_of(*rows)) == []
+
+
+def test_the_median_of_gaps_is_not_held_beside_a_mean_and_alone_it_is():
+    """Three gaps of 1.2 ms and one of 0.4 ms: 1,000 tok/s at a mean of 1 ms and a median of 1.2 ms."""
+    gaps = [observed("decode_tok_s", 1000.0, "rate", streams=1.0), observed("itl_s", 1.2e-3, "gaps", streams=1.0)]
+    assert [notice.outcome for notice in notices(ID, claims_of(*gaps))] == ["warn"]
+    mean = observed("tpot_s", 1e-3, "mean", streams=1.0)
+    assert [notice.outcome for notice in notices(ID, claims_of(*gaps, mean))] == ["ok"]

@@ -1,5 +1,6 @@
 """Rows that answers become are what the audit reads: caches, lengths, residents, the server's clock."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,15 @@ def test_waves_of_admission_are_seen_in_the_rows(tmp_path: Path) -> None:
 def test_its_metrics_agree_with_littles_law(tmp_path: Path) -> None:
     asks = make_asks(Letters(), "code", 6, 64, 32)
     assert set(outcomes("littles-law", tmp_path, served(asks))) == {"ok"}
+
+
+def test_an_open_load_offers_no_number_of_streams_and_is_no_batch_that_waits(tmp_path: Path) -> None:
+    asks = make_asks(Letters(), "prose", 6, 64, 32)
+    cell = {"runtime": "imitated", "phase": "decode", "load": "poisson 2/s"}
+    for due, expected in ((True, []), (False, ["warn"])):
+        answers = [replace(answer, due_s=answer.submit_s if due else None) for answer in served(asks, residents=2)]
+        metrics = {name: [value] for name, value in Served.of(answers).metrics().items()}
+        root = tmp_path / str(due)
+        evidence = run_of(root, [(cell, metrics, [answer_row(answer) for answer in answers])])
+        assert evidence.observations[0].streams == (None if due else 6)
+        assert [notice.outcome for notice in notices("admission-waves", evidence)] == expected

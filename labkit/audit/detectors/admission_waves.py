@@ -13,7 +13,7 @@ SPREAD = 1.5  # between the fastest and the slowest stream, beyond what one batc
 LIKE = 1.1
 
 
-@detector("admission-waves", 5, version=2, title="Admission waves", explains=("repetitions",))
+@detector("admission-waves", 5, version=3, title="Admission waves", explains=("repetitions",))
 def admission_waves(evidence: Evidence) -> Iterator[Notice]:
     """How many streams were resident at once: by the requests' own times, else by the slots there were, else by how far the
     fastest stream is from the slowest (n streams in w waves: the fastest is w times as fast). Fewer than were offered
@@ -34,7 +34,7 @@ def admission_waves(evidence: Evidence) -> Iterator[Notice]:
 
 def by_requests(one: Observation) -> Iterator[tuple[Notice, float]]:
     """(notice, residents) from when each request held a slot, in the block that had the fewest at once."""
-    if one.phase != "decode" or not one.requests:
+    if one.phase != "decode" or not one.requests or is_open(one):
         return
     found: list[tuple[int, int, int]] = []
     for block, together in itertools.groupby(sorted(one.requests, key=lambda r: r.block), key=lambda r: r.block):
@@ -51,6 +51,11 @@ def by_requests(one: Observation) -> Iterator[tuple[Notice, float]]:
         yield Notice(outcome="ok", text=text, subject=one.subject, about=(one.subject,), arithmetic=lines), resident
         return
     yield waves(one, offered, resident, lines), resident
+
+
+def is_open(one: Observation) -> bool:
+    """Whether its requests came at moments of a rate, so that nobody says how many there were to be at once."""
+    return one.streams is None and any(request.number("due_s") is not None for request in one.requests)
 
 
 def most_at_once(requests: Sequence[Request]) -> int | None:
@@ -93,7 +98,7 @@ def spreads(evidence: Evidence) -> Iterator[tuple[Observation, Observation]]:
     """(slowest, fastest) stream's rows of the same conditions."""
     slow: dict[object, Observation] = {}
     for one in evidence.observations:
-        if "stream_min_tok_s" in one.metrics:
+        if "stream_min_tok_s" in one.metrics and not is_open(one):
             slow[one.group, one.likeness()] = one
     for one in evidence.observations:
         if "stream_max_tok_s" in one.metrics and (slowest := slow.get((one.group, one.likeness()))) is not None:

@@ -13,18 +13,24 @@ OVER = 1.05
 WINDOWS = 1.5  # what a mean time over other requests, or another window, may add
 
 
-@detector("littles-law", 6, version=2, title="Little's law", explains=("faster-than-solo",))
+@detector("littles-law", 6, version=3, title="Little's law", explains=("faster-than-solo",))
 def littles_law(evidence: Evidence) -> Iterator[Notice]:
     """Throughput × time per token against the number of streams, where both are given for the same conditions. Over 5 %
     more warns; it fails beyond what a mean over another window explains (1.5 times), and at once where both are of the
-    same steps."""
+    same steps. The law is of means: the median of gaps stands for one only where no mean is told."""
     alike: dict[object, list[Observation]] = {}
     for one in evidence.observations:
         alike.setdefault((one.group, one.likeness()), []).append(one)
     for together in alike.values():
         for rate in THROUGHPUTS:
-            for time in TIMES:
+            for time in times_of(together):
                 yield from judge(rate, time, together)
+
+
+def times_of(together: list[Observation]) -> tuple[str, ...]:
+    """The times of a token that are told: not the median of gaps beside a mean, which may lie on either side of it."""
+    known = {name for one in together for name in one.metrics}
+    return tuple(name for name in TIMES if name != "itl_s" or "tpot_s" not in known)
 
 
 def judge(rate: str, time: str, together: list[Observation]) -> Iterator[Notice]:
