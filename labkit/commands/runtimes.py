@@ -36,15 +36,16 @@ def command(specs: tuple[str, ...], within_s: float, as_json: bool) -> None:
     from labkit.runtimes.registry import kinds
 
     known = kinds()
-    names = [spec.partition(":")[0] for spec in specs if not is_address(spec)]
-    if unknown := [name for name in names if name not in known]:
+    named = [spec for spec in dict.fromkeys(specs) if not is_address(spec)] if specs else list(known)
+    if unknown := [spec for spec in named if spec.partition(":")[0] not in known]:
         raise ParameterError(
             f"the runtime {unknown[0][:80]!r} is not known: use {', '.join(known)}, or an address http://..."
         )
     rows = []
-    for name in list(dict.fromkeys(names)) if specs else list(known):
-        why = known[name].missing()
-        rows.append({"name": name, "about": known[name].about, "here": why is None, "why_not": why})
+    for spec in named:
+        name, _, argument = spec.partition(":")
+        why = known[name].missing(argument)
+        rows.append({"name": spec, "about": known[name].about, "here": why is None, "why_not": why})
     found = look([spec for spec in dict.fromkeys(specs) if is_address(spec)], within_s)
     if as_json:
         click.echo(json.dumps({"runtimes": rows, "addresses": found}, indent=2, ensure_ascii=False))

@@ -179,7 +179,7 @@ def one_line(error: BaseException | None) -> str:
     return (str(error or "").strip().splitlines() or ["the engine gave nothing"])[0]
 
 
-def missing() -> str | None:
+def missing(argument: str = "") -> str | None:
     """Why labkit's engine cannot run here."""
     return unless(lambda: select(list_devices(), None))
 

@@ -102,7 +102,7 @@ class LabkitServe(Runtime):
         self.file.close()
 
 
-def missing() -> str | None:
+def missing(argument: str = "") -> str | None:
     """Why `lab serve` cannot run here."""
     from labkit.runtimes.labkit_engine import missing as no_device
 

@@ -178,7 +178,7 @@ def _chats(ask: Ask) -> bool:
     return ask.chat or bool(ask.images)
 
 
-@opener(NAME, missing=lambda: unless(find_binary))
+@opener(NAME, missing=lambda path: unless(lambda: find_binary(path or None)))
 def open_llama_server(wanted: Wanted) -> Runtime:
     """llama-server of llama.cpp on the same device: the one on the PATH, of LABKIT_LLAMA_SERVER, or llama-server:PATH."""
     if wanted.draft:

@@ -130,13 +130,13 @@ def start(
     )  # fmt: skip
 
 
-@opener(XLLAMACPP, missing=lambda: unless(lambda: find_wheel(XLLAMACPP)))
+@opener(XLLAMACPP, missing=lambda _: unless(lambda: find_wheel(XLLAMACPP)))
 def open_xllamacpp(wanted: Wanted) -> Runtime:
     """llama-server on the CPU, of the PyPI package xllamacpp."""
     return start(XLlamaCpp, wanted, device_index=None, known=["threads"])
 
 
-@opener(CYLLAMA, missing=lambda: unless(lambda: find_wheel(CYLLAMA)))
+@opener(CYLLAMA, missing=lambda _: unless(lambda: find_wheel(CYLLAMA)))
 def open_cyllama(wanted: Wanted) -> Runtime:
     """llama.cpp on Vulkan, of the PyPI package cyllama-vulkan, behind a small server of labkit's own."""
     return start(CyllamaVulkan, wanted, device_index=wanted.device_index)

@@ -71,18 +71,22 @@ class Wanted:
 
 
 Open = Callable[[Wanted], Runtime]
-Missing = Callable[[], str | None]
+Missing = Callable[[str], str | None]  # takes what follows the colon of a spec
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of runtime: its name, what it is, how it is opened, and what `missing` says: why it cannot run here."""
+    """One kind of runtime: its name, what it is, and how it is opened."""
 
     name: str
     about: str
     open: Open
-    missing: Missing
+    look: Missing
     module: str = ""
+
+    def missing(self, argument: str = "") -> str | None:
+        """Why one cannot run here, in one line, None when one can; `argument` is what follows the colon of a spec."""
+        return self.look(argument)
 
 
 _found: dict[str, Kind] = {}
@@ -91,7 +95,8 @@ _found: dict[str, Kind] = {}
 def opener(name: str, *, missing: Missing) -> Callable[[Open], Open]:
     """Declares the decorated function as what opens runtimes called `name`; its docstring says what they are.
 
-    `missing()` says in one line why none can run here, None when one can. ParameterError for a name that is taken."""
+    `missing(argument)` says in one line why none can run here, None when one can; the argument is what follows the colon of a
+    spec. ParameterError for a name that is taken."""
 
     def declare(open: Open) -> Open:
         module = open.__module__

@@ -28,7 +28,7 @@ def test_a_new_one_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(registry, "_found", dict(registry._found))
     seen: list[Wanted] = []
 
-    @opener("echo", missing=lambda: "never")
+    @opener("echo", missing=lambda argument: "never")
     def open_echo(wanted: Wanted) -> Runtime:
         """Says nothing."""
         seen.append(wanted)
@@ -40,7 +40,7 @@ def test_a_new_one_is_one_decorated_function(monkeypatch: pytest.MonkeyPatch, tm
     assert (wanted.slots, wanted.context, wanted.ub, wanted.kv, wanted.draft) == (3, 99, 7, "q8_0", 4)
     assert wanted.log == tmp_path / "echo.log"
     with pytest.raises(ParameterError, match=r"'labkit' is declared twice, in labkit.runtimes.labkit_engine and in"):
-        opener("labkit", missing=lambda: None)(open_echo)
+        opener("labkit", missing=lambda argument: None)(open_echo)
 
 
 def test_the_engine_of_this_process_is_opened_and_closed_with_its_model(device: object, tmp_path: Path) -> None:

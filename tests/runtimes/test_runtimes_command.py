@@ -69,6 +69,8 @@ def test_every_kind_is_listed_with_why_it_cannot_run_here(verb: Verb, monkeypatc
 def test_named_ones_alone_are_shown_and_unknown_ones_refused(verb: Verb) -> None:
     _, out, _ = verb("labkit", "labkit", "--json")
     assert [row["name"] for row in json.loads(out)["runtimes"]] == ["labkit"]
+    _, out, _ = verb("llama-server:/none/such")
+    assert "/none/such is not a program that can be run" in out
     code, _, err = verb("vllm")
     assert code == 2
     assert err.startswith("lab: the runtime 'vllm' is not known: use cyllama-vulkan, labkit,")
