@@ -1,1 +1,1 @@
-"""Other engines asked the same questions: llama-server, started, measured over its own interface, and stopped."""
+"""Engines behind one interface: labkit itself, llama.cpp and any OpenAI-compatible endpoint, started, loaded and asked."""

@@ -145,6 +145,8 @@ def _read(ask: Ask, reply: Reply, dialect: Dialect) -> Answer:
         if not ask.fixed or sum(counts) != ask.tokens:
             raise _Failed("short", f"its stream ended without an end, after {_tokens(sum(counts))}")
     _check_length(ask, max(sum(counts), told.completion_tokens or 0), told.finish)
+    if told.completion_tokens and not sum(counts):
+        raise _Failed("garbled", f"it counts {_tokens(told.completion_tokens)}, and sent no event with any")
     times = tuple(piece.time_s for piece, number in zip(told.pieces, counts, strict=True) for _ in range(number))
     timings, dropped = sane(told.timings, (reply.end_s - reply.submit_s) * 1e3)
     notes += dropped

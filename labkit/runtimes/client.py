@@ -27,7 +27,9 @@ END = b"\r\n0\r\n\r\n"  # of a chunked answer
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a server is waited for: for a connection, for its next byte, and for a whole answer. Seconds."""
+    """How long a server is waited for: for a connection, for its next byte, and for a whole answer. Seconds.
+
+    An answer that has not begun may wait in a queue: until its first byte, a byte of any other answer counts too."""
 
     silence_s: float = 300.0
     whole_s: float = 7200.0
@@ -104,6 +106,7 @@ class _Exchange:
         self.open: dict[int, _Connection] = {}
         self.done = self.begun = 0
         self.together = load.closed  # the first wait for each other
+        self.heard_s = 0.0  # when a byte came last, of any answer
 
     def run(self) -> list[Reply]:
         """All replies, in the order of the requests."""
@@ -276,6 +279,7 @@ class _Exchange:
             if not data:
                 self._end(each)
                 return
+            self.heard_s = each.last_s
             each.reply.pieces.append((each.last_s, data))
             each.got += len(data)
             if each.got > each.post.most_bytes:
@@ -314,7 +318,7 @@ class _Exchange:
                     self._end(each, "refused", what)
             elif each.stage == "ready":  # waits for others
                 continue
-            elif now - each.last_s > limits.silence_s:
+            elif now - max(each.last_s, 0.0 if each.got else self.heard_s) > limits.silence_s:
                 done = "sent nothing" if each.stage == "read" else "took nothing of the request"
                 self._end(each, "silent", f"it {done} for {limits.silence_s:g} s")
             elif now - each.reply.submit_s > limits.whole_s:

@@ -182,6 +182,18 @@ def test_a_server_that_hangs_midway_is_cut_after_a_silence_and_the_others_are_wh
     assert good.good
 
 
+def test_an_answer_that_waits_in_a_queue_is_not_taken_for_hung_while_others_come() -> None:
+    last = answering(HEAD, *(native(1) for _ in range(10)), native(2), native_end(2), gap_s=0.1)
+
+    def queued(told: Told, connection: socket.socket) -> None:
+        time.sleep(1.0)
+        connection.sendall(b"".join(GOOD))
+
+    with ScriptedServer(by_prompt(queued=queued, last=last)) as server:
+        answers = ask(server, "queued", "last", limits=Limits(silence_s=0.6))
+    assert [answer.error for answer in answers] == [None, None]
+
+
 def test_a_server_that_only_dribbles_is_cut_at_the_limit_of_a_whole_request() -> None:
     def dribble(told: Told, connection: socket.socket) -> None:
         connection.sendall(HEAD)

@@ -1,6 +1,8 @@
 """Bytes as they came, cut anywhere: events, when each was there, and the tokens they bring."""
 
+import itertools
 import json
+import random
 
 import pytest
 from scripted_server import HEAD, LAST, chunk
@@ -180,6 +182,11 @@ def test_tokens_are_dealt_out_evenly_and_none_is_lost(total: int, lengths: list[
     assert sum(wanted) == total
 
 
+def test_a_count_without_an_event_that_brings_any_is_no_answer() -> None:
+    got = answer(*said({"usage": {"completion_tokens": 2, "prompt_tokens": 3}}), dialect=openai, fixed=False)
+    assert (got.failed, got.error) == ("garbled", "it counts 2 tokens, and sent no event with any")
+
+
 def test_thought_and_content_are_told_apart_by_either_name() -> None:
     thoughts = [{"choices": [{"delta": {name: "hm"}}]} for name in ("reasoning_content", "reasoning")]
     total = {"usage": {"completion_tokens": 3, "prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}}
@@ -212,3 +219,26 @@ def test_times_of_a_server_that_cannot_be_are_left_out_and_said_so() -> None:
     kept, notes = sane({"predicted_ms": 990.0, "predicted_per_second": 3.0, "big": 10**400}, 1000.0)
     assert kept == {"predicted_ms": 990.0, "predicted_per_second": 3.0}
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_bytes_make_anything_but_an_answer_or_a_failure(seed: int) -> None:
+    chance = random.Random(f"bytes {seed}")
+    whole = b"".join(said(delta("ab"), delta("c", "stop"), {"usage": {"completion_tokens": 2, "prompt_tokens": 3}}))
+    native_whole = HEAD + b"".join(chunk(event(n)) for n in (1, 2)) + chunk(end(2)) + LAST
+    outcomes = set()
+    for _ in range(500):
+        raw = bytearray(chance.choice([whole, native_whole]))
+        for _ in range(chance.randrange(1, 5)):
+            at = chance.randrange(len(raw))
+            raw[at : at + chance.randrange(4)] = chance.randbytes(chance.randrange(4))
+        cuts = sorted(chance.sample(range(1, len(raw)), 5))
+        pieces = [bytes(raw[i:j]) for i, j in itertools.pairwise([0, *cuts, len(raw)])]
+        got = answer(*pieces, tokens=2, fixed=chance.random() < 0.5, dialect=chance.choice([native, openai]))
+        outcomes.add(got.failed)
+        assert list(got.times) == sorted(got.times)
+        assert len(got.times) <= 2
+        assert got.good or (not got.times and str(got.error).isprintable() and len(str(got.error)) < 400)
+        assert not got.good or got.completion_tokens in (None, len(got.times))
+        assert not (got.good and got.ask.fixed) or len(got.times) == 2
+    assert {None, "garbled", "short"} <= outcomes
