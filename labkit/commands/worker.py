@@ -69,7 +69,5 @@ def command(
     called = name or f"gpu{chosen if chosen and chosen.isalnum() else ''}-{secrets.token_hex(2)}"
     workplace = Workplace(lab, called, chosen)
     if not work(scheduler, workplace, host or "127.0.0.1", port, tls, lambda text: click.echo(text, err=True)):
-        click.echo(
-            f"lab: the scheduler at {address} is gone, or has dropped this worker; start the worker again", err=True
-        )
+        click.echo(f"lab: the scheduler at {address} has this worker no more; start it again", err=True)
         sys.exit(1)

@@ -184,7 +184,7 @@ def test_two_workers_run_a_sweep_at_once_and_the_home_lab_alone_judges_enters_an
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_its_point_which_nobody_repeats_until_resume(cluster: Cluster) -> None:
-    grid = ("--grid", "widths=1,2,4", "-p", "pause_s", "1", *BARE)
+    grid = ("--grid", "widths=1,2", "-p", "pause_s", "1", *BARE)
     cluster.scheduler()
     killed = cluster.worker("one")
     cluster.worker("two")
@@ -197,7 +197,7 @@ def test_a_worker_that_is_killed_costs_its_point_which_nobody_repeats_until_resu
     (point,) = [point for point in cluster.points() if point["worker"] == "one"]
     assert "one was lost while it ran it" in point["reason"]
     assert f"failed: {point['reason']}" in errors
-    assert "1 of 3 points are missing" in errors
+    assert "1 of 2 points are missing" in errors
     others = [other["run"] for other in cluster.points() if other is not point and other["worker"] == "two"]
     assert names(cluster.lab("two")) == sorted(others)
     assert names(cluster.home) == sorted(others)
@@ -210,7 +210,7 @@ def test_a_worker_that_is_killed_costs_its_point_which_nobody_repeats_until_resu
     states = {folder.name: read_record(folder).state for folder in cluster.home.folders()}
     assert states.pop(point["run"]) == "killed"
     assert sorted(states) == sorted(other["run"] for other in cluster.points())
-    assert [*states.values()] == ["completed"] * 3
+    assert [*states.values()] == ["completed"] * 2
 
 
 @pytest.mark.slow
@@ -393,7 +393,7 @@ def test_a_run_that_came_in_is_not_taken_up_again_with_samples_of_this_machine(
     ("arguments", "says"),
     [
         (("--scheduler", "nowhere:x"), "'nowhere:x' is not the address of a scheduler, such as 127.0.0.1:8786"),
-        (("--scheduler", "127.0.0.1:1"), "no scheduler answers at 127.0.0.1:1 (Connection refused)"),
+        (("--scheduler", "127.0.0.1:1"), "no scheduler answers at tcp://127.0.0.1:1 (Connection refused)"),
         (("--scheduler", "tls://127.0.0.1:1"), "an address with TLS: give --tls-ca-file"),
         (("--scheduler", "127.0.0.1:1", "--tls-ca-file", "ca.pem"), "TLS needs all of its three files: --tls-cert"),
         (("--scheduler", "127.0.0.1:1", "--require-idle"), "--require-idle looks at this machine"),

@@ -2,7 +2,6 @@
 
 import contextlib
 import secrets
-import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ from pydantic import ValidationError
 from labkit.errors import LabError, RunError
 from labkit.lab.fleet import workplace
 from labkit.lab.fleet.code import Code, other_code
-from labkit.lab.fleet.wire import Tls, need_distributed, read_address, settings
+from labkit.lab.fleet.wire import Tls, need_distributed, reach, read_address, settings
 from labkit.lab.fleet.workplace import Task
 
-REACH_S = 10.0  # for the scheduler to accept a connection
 ANSWER_S = 60.0  # for a worker to say something
 FETCH_S = 600.0  # for an archive to come over
 
@@ -154,12 +152,7 @@ def connected(text: str, tls: Tls, experiment: str, notebook: str, code: Code, a
     scheduler answers there."""
     address = read_address(text, tls)
     distributed = need_distributed()
-    host, _, port = address.partition("://")[2].rpartition(":")
-    try:  # dask would go on trying
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-    except OSError as error:
-        why = error.strerror or one_line(error)
-        raise RunError(f"no scheduler answers at {text} ({why}); start one with `lab scheduler`") from None
+    reach(address)
     with settings():
         try:
             client = distributed.Client(address, security=tls.security(), set_as_default=False, timeout="10s")

@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import re
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from typing import Any
 
 import click
 
-from labkit.errors import ParameterError
+from labkit.errors import ParameterError, RunError
 
 PORT = 8786
+REACH_S = 10.0  # for a scheduler to accept a connection
 ANYBODY = "whoever reaches the port without TLS can run any code as you"
 
 
@@ -116,6 +118,15 @@ def read_address(text: str, tls: Tls) -> str:
 def host_of(address: str) -> str:
     """The host of an address made by `read_address`."""
     return address.partition("://")[2].rpartition(":")[0].strip("[]")
+
+
+def reach(address: str) -> None:
+    """RunError when nobody listens at an address made by `read_address`: dask itself would go on trying."""
+    try:
+        socket.create_connection((host_of(address), int(address.rpartition(":")[2])), timeout=REACH_S).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError(f"no scheduler answers at {address} ({why}); start one with `lab scheduler`") from None
 
 
 def is_loopback(host: str) -> bool:
