@@ -84,6 +84,12 @@ def test_without_a_fixed_length_the_end_token_ends_it(runtime: LabkitEngine, eng
     assert {a.finish for a in answers} <= {"stop", "length"}
 
 
+def test_a_chat_goes_through_the_models_template(runtime: LabkitEngine, engine: Engine) -> None:
+    (answer,) = runtime.stream([Ask("hi", 4, chat=True)], at_once(1))
+    assert answer.text == engine.chat("hi", max_tokens=4, ignore_eos=True).text
+    assert answer.prompt_tokens == len(engine.encode(engine.model.chat([{"role": "user", "content": "hi"}])))  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
