@@ -1,6 +1,5 @@
 """How far a run is: the file a notebook writes, and what a person sees on a terminal or in the notebook."""
 
-import html
 import json
 import sys
 import time
@@ -85,15 +84,16 @@ class ProgressDisplay:
 
     def _draw(self, done: float, total: float, line: str) -> None:
         from IPython.core.getipython import get_ipython
-        from IPython.display import HTML, display
+        from IPython.display import display
 
-        bar = f"<progress value='{done:g}' max='{total:g}'></progress> " if total else ""
-        page = HTML(f"{bar}<span>{html.escape(line)}</span>")
+        from labkit.show.pieces import bar, paragraph
+
+        page = {"text/html": paragraph(*([bar(done / total)] if total else []), line), "text/plain": line}
         cell = getattr(get_ipython(), "execution_count", 0)
         if cell != self.cell:  # a later cell shows its progress under itself
-            self.handle, self.cell = display(page, display_id=True), cell
+            self.handle, self.cell = display(page, raw=True, display_id=True), cell
         else:
-            self.handle.update(page)
+            self.handle.update(page, raw=True)
 
     def close(self) -> None:
         """Ends the terminal's line."""

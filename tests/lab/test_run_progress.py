@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+from page_rules import check_page
 
 from labkit.lab import progress as progress_module
 from labkit.lab import reporter as reporter_module
@@ -138,3 +139,32 @@ def test_by_hand_without_a_terminal_progress_is_plain_lines_and_its_end_is_never
     lines = stream.getvalue().splitlines()
     assert 9 <= len(lines) <= 12
     assert lines[-1] == "100/100 width 8"
+
+
+def test_in_a_notebook_the_bar_has_its_words_beside_it_and_in_the_text(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    import IPython.display
+
+    shown: list[tuple[dict[str, str], dict[str, object]]] = []
+
+    class Handle:
+        def update(self, page: dict[str, str], **options: object) -> None:
+            shown.append((page, options))
+
+    def display(page: dict[str, str], **options: object) -> Handle:
+        Handle().update(page, **options)
+        return Handle()
+
+    monkeypatch.setattr(progress_module, "in_notebook", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", display)
+    line = ProgressDisplay()
+    for done, words in ((0, "<b>begun</b>"), (4, "done")):
+        line.show(done, 4, words)
+        clock.now += 1
+    (first, _), (last, options) = shown
+    assert first["text/plain"] == "0/4 <b>begun</b>"
+    assert last["text/plain"] == "4/4 done"
+    assert options == {"raw": True}
+    assert check_page(first["text/html"]) == "0/4 <b>begun</b>"
+    assert check_page(last["text/html"]) == "4/4 done"
