@@ -116,3 +116,7 @@ def test_of_another_engine_the_witness_is_what_its_process_reports(
     plan = plan_of(knob, cells[1], cells[0], "prefill_tok_s")
     (notice,) = notices(ID, run_of(tmp_path, rows, plan=plan))
     assert notice.outcome == outcome
+    if outcome == "ok":
+        assert "requests.jsonl: settings, as their process reports them" in notice.text
+    if outcome == "fail":
+        assert "as its process reports it" in notice.text

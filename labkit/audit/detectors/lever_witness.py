@@ -17,6 +17,13 @@ SHOWN = 4
 Pair = tuple[Observation, Observation]
 
 
+class Reported(tuple[str, ...]):
+    """A reading that is what a process reported of a setting, and no witness of the lever's own."""
+
+    __slots__ = ()
+    name, read = "as its process reports it", "requests.jsonl: settings, as their process reports them"
+
+
 @detector(
     "lever-witness", 2, version=3, title="Levers that moved nothing", explains=("identical-timings", "repetitions")
 )
@@ -31,6 +38,7 @@ def lever_witness(evidence: Evidence) -> Iterator[Notice]:
     ruled = list(pairs_of(evidence, "rule"))
     still: dict[str, list[tuple[Pair, Any]]] = {}
     moved: dict[str, list[str]] = {}
+    reads: dict[str, str] = {}
     unknown: dict[str, list[str]] = {}
     for pair in evidence.read_against():
         if pair in control:
@@ -45,6 +53,7 @@ def lever_witness(evidence: Evidence) -> Iterator[Notice]:
                 unknown.setdefault(name, []).extend(cells)
             elif readings[0] != readings[1]:
                 moved.setdefault(name, []).extend(cells)
+                reads.setdefault(name, witness_by(found, readings[0]).read)
             else:
                 still.setdefault(name, []).append((pair, readings[0]))
     for name, pairs in still.items():
@@ -52,9 +61,7 @@ def lever_witness(evidence: Evidence) -> Iterator[Notice]:
         assert lever is not None
         yield unmoved(name, lever, sorted(pairs, key=lambda one: one[0] not in ruled), ruled, levers, evidence)
     for name, cells in moved.items():
-        lever = find_lever(name, levers)
-        assert lever is not None
-        text = f"{name} moved its witness ({lever.witness.read})"
+        text = f"{name} moved its witness ({reads[name]})"
         about = tuple(dict.fromkeys(cells))
         yield Notice(outcome="ok", text=text, subject=evidence.name, about=about)
     for name, cells in unknown.items():
@@ -114,13 +121,18 @@ def readings_of(
 def read_back(lever: Lever, pair: Pair) -> tuple[Any, Any] | None:
     """What the processes that answered the requests of two cells reported of a lever, in the column `settings` of
     requests.jsonl; None where one of them does not tell it."""
-    told: list[tuple[str, ...]] = []
+    told: list[Reported] = []
     for one in pair:
         rows = [request.row.get("settings") for request in one.requests]
         told.append(
-            tuple(sorted({str(row[lever.name]) for row in rows if isinstance(row, Mapping) and lever.name in row}))
+            Reported(sorted({str(row[lever.name]) for row in rows if isinstance(row, Mapping) and lever.name in row}))
         )
     return (told[0], told[1]) if all(told) else None
+
+
+def witness_by(lever: Lever, reading: Any) -> Any:
+    """What a reading is of: the lever's witness, or what a process reported. Both have a `name` and say how to `read` it."""
+    return Reported if isinstance(reading, Reported) else lever.witness
 
 
 def fingerprints(name: str, pair: tuple[Observation, Observation], known: Any) -> tuple[Any, Any] | None:
@@ -185,12 +197,12 @@ def unmoved(
     for pair, reading in pairs[:SHOWN]:
         at = workload(parameters, without(pair[0].knobs, name), levers=levers)
         why = cannot_act(name, [one.knobs.get(name) for one in pair], at, levers)
-        lines += [f"{one.subject}: {lever.witness.name} {words(reading)}" for one in pair]
+        lines += [f"{one.subject}: {witness_by(lever, reading).name} {words(reading)}" for one in pair]
         lines += [why] if why else []
     first = pairs[0][0]
     more = f", nor between {len(pairs) - 1} more pairs of cells" if len(pairs) > 1 else ""
     set_to = f"{first[0].knobs.get(name)} and to {first[1].knobs.get(name)}"
-    text = f"{name} was set to {set_to}, and its witness ({lever.witness.name}) did not move{more}"
+    text = f"{name} was set to {set_to}, and its witness ({witness_by(lever, pairs[0][1]).name}) did not move{more}"
     about = tuple(dict.fromkeys(one.subject for pair, _ in pairs for one in pair))
     outcome = "fail" if first in ruled else "warn"
     lines = list(dict.fromkeys(lines))
