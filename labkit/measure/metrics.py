@@ -289,6 +289,18 @@ define(
     "j_per_token", "J/tok", "lower", "energy of the device a token emitted", "power_w * seconds / emitted tokens",
     name="J/token",
 )  # fmt: skip
+define(
+    "j_per_token_above_rest", "J/tok", "lower", "energy of the device a token emitted, above what it takes at rest",
+    "(power_w - power at rest) * seconds / emitted tokens",
+)  # fmt: skip
+define(
+    "j_per_prompt_token", "J/tok", "lower", "energy of the device a prompt token read",
+    "power_w * seconds / prompt tokens computed",
+)  # fmt: skip
+define(
+    "j_per_prompt_token_above_rest", "J/tok", "lower", "energy of the device a prompt token read, above what it takes at rest",
+    "(power_w - power at rest) * seconds / prompt tokens computed",
+)  # fmt: skip
 
 # Quality and correctness
 define(
