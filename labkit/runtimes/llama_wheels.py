@@ -1,6 +1,7 @@
 """llama.cpp as PyPI gives it: the packages xllamacpp (on the CPU) and cyllama-vulkan, each a server in a process of its own.
 
-They may be installed beside labkit, or in another environment whose interpreter LABKIT_PEERS_PYTHON names.
+They may be installed beside labkit, or in another environment whose interpreter LABKIT_PEERS_PYTHON names; `xllamacpp:PYTHON`
+names one for this runtime alone, so that two versions can stand side by side.
 """
 
 import importlib.metadata
@@ -54,12 +55,13 @@ class Wheel(Binary):
         return [*given, *flags]
 
 
-def find_wheel(package: str) -> Wheel:
-    """The interpreter that LABKIT_PEERS_PYTHON names, else this one, if it has the package. ParameterError, with the
-    command that installs it, if it has not."""
-    named = os.environ.get(VARIABLE, "").strip()
+def find_wheel(package: str, given: str = "") -> Wheel:
+    """The interpreter `given`, else the one that LABKIT_PEERS_PYTHON names, else this one, if it has the package.
+    ParameterError, with the command that installs it, if it has not."""
+    named = given.strip() or os.environ.get(VARIABLE, "").strip()
+    source = f"{package}:" if given.strip() else f"{VARIABLE}="
     python = Path(os.path.abspath(Path(named or sys.executable).expanduser()))  # not resolved: a link is an environment
-    version = installed(package) if not named else asked_version(python, package)
+    version = installed(package) if not named else asked_version(python, package, source)
     if version is None:
         another = "" if named else f", or set {VARIABLE} to the interpreter of another environment that has it"
         raise ParameterError(
@@ -76,8 +78,9 @@ def installed(package: str) -> str | None:
         return None
 
 
-def asked_version(python: Path, package: str) -> str | None:
-    """The version of a package of another interpreter, None where it has none. ParameterError where it does not run."""
+def asked_version(python: Path, package: str, source: str = "") -> str | None:
+    """The version of a package of another interpreter, None where it has none. ParameterError, after where it was named
+    (`source`), when it does not run."""
     program = (
         "import sys\nfrom importlib import metadata\ntry: print('version', metadata.version(sys.argv[1]))\n"
         "except metadata.PackageNotFoundError: print('none')"
@@ -87,11 +90,11 @@ def asked_version(python: Path, package: str) -> str | None:
             [python, "-P", "-c", program, package], capture_output=True, text=True, errors="replace", timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ParameterError(f"{VARIABLE}={python} does not run: {error}") from None
+        raise ParameterError(f"{source}{python} does not run: {error}") from None
     words = done.stdout.split()
     if done.returncode != 0 or not words:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise ParameterError(f"{VARIABLE}={python} is no Python from 3.11 on: {last[:200]}")
+        raise ParameterError(f"{source}{python} is no Python from 3.11 on: {last[:200]}")
     return words[1] if words[0] == "version" else None
 
 
@@ -121,22 +124,21 @@ def start(
 ) -> LlamaServer:
     """A server of one of the packages."""
     wanted.refuse_draft()
-    wanted.refuse_argument()
     flags = [word for name, value in wanted.options(known).items() for word in (f"--{name}", value)]
     return kind(
-        find_wheel(wanted.kind), wanted.model, slots=wanted.slots, context=wanted.context, log=wanted.log,
+        find_wheel(wanted.kind, wanted.argument), wanted.model, slots=wanted.slots, context=wanted.context, log=wanted.log,
         ub=wanted.ub or DEFAULT_UB, kv=wanted.kv, device_index=device_index, waiting=wanted.loading, flags=flags,
         label=wanted.label or wanted.kind,
     )  # fmt: skip
 
 
-@opener(XLLAMACPP, missing=lambda _: unless(lambda: find_wheel(XLLAMACPP)))
+@opener(XLLAMACPP, missing=lambda python: unless(lambda: find_wheel(XLLAMACPP, python)))
 def open_xllamacpp(wanted: Wanted) -> Runtime:
     """llama-server on the CPU, of the PyPI package xllamacpp."""
     return start(XLlamaCpp, wanted, device_index=None, known=["threads"])
 
 
-@opener(CYLLAMA, missing=lambda _: unless(lambda: find_wheel(CYLLAMA)))
+@opener(CYLLAMA, missing=lambda python: unless(lambda: find_wheel(CYLLAMA, python)))
 def open_cyllama(wanted: Wanted) -> Runtime:
     """llama.cpp on Vulkan, of the PyPI package cyllama-vulkan, behind a small server of labkit's own."""
     return start(CyllamaVulkan, wanted, device_index=wanted.device_index)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit.engine.engine import Engine
-from labkit.errors import RunError
+from labkit.errors import ParameterError, RunError
 from labkit.models.model import Model
-from labkit.runtimes.labkit_serve import LabkitServe
+from labkit.runtimes.labkit_serve import LabkitServe, find_program
 from labkit.runtimes.load import at_once
 from labkit.runtimes.opening import open_runtime
 from labkit.runtimes.runtime import Ask, Runtime
@@ -80,3 +80,32 @@ def test_one_that_dies_says_so_and_one_that_cannot_start_ends_in_its_last_words(
         RunError, match=r"labkit-serve ended with code 2 while loading: lab: context=99999 is more than"
     ):
         LabkitServe(TINY, slots=1, context=99999, log=tmp_path / "b.log")
+
+
+def test_another_interpreter_or_checkout_is_named_behind_it_and_reports_its_own_version(tmp_path: Path) -> None:
+    for name in ("python3", "lab"):
+        program = tmp_path / "other" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(
+            '#!/bin/sh\ncase "$*" in *pathlib*) echo /nowhere;; *) echo lab, version 9.8.7$PYTHONPATH;; esac\n'
+        )
+        program.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", "/mine")  # is not another's
+        there, checkout = (find_program(str(tmp_path / "other" / name)) for name in ("python3", "lab"))
+    assert (there.version, there.command[1:]) == ("9.8.7", ("-P", "-m", "labkit"))
+    assert (checkout.version, checkout.command[1:]) == ("9.8.7", ())
+    assert there.build is None
+    assert find_program().command[1:] == ("-m", "labkit")
+
+
+def test_what_is_no_labkit_is_refused_with_what_would_be_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        ParameterError, match=r"give the Python of an environment that has labkit, or the lab of another"
+    ):
+        find_program(str(tmp_path))
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\necho No module named labkit >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(ParameterError, match=r"python3 has no labkit that runs: No module named labkit"):
+        find_program(str(broken))

@@ -59,7 +59,11 @@ def test_another_environments_interpreter_is_asked_and_its_link_kept(
     python.write_text("#!/bin/sh\necho version 9.1\n")
     found = find_wheel("cyllama-vulkan")
     assert (found.path, found.version) == (link, "cyllama-vulkan 9.1")
+    python.write_text("#!/bin/sh\necho version 9.2\n")
     monkeypatch.setenv("LABKIT_PEERS_PYTHON", "/none/python")
+    assert find_wheel("cyllama-vulkan", str(link)).version == "cyllama-vulkan 9.2"  # named for this one alone
+    with pytest.raises(ParameterError, match="xllamacpp:/none/other does not run"):
+        find_wheel("xllamacpp", "/none/other")
     with pytest.raises(ParameterError, match="LABKIT_PEERS_PYTHON=/none/python does not run"):
         find_wheel("xllamacpp")
 
