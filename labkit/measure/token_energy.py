@@ -1,0 +1,135 @@
+"""What a token costs in joules: the power while it was made, less what is stale, with and without the power at rest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Literal
+
+from labkit.errors import ParameterError
+from labkit.measure.energy import energy
+from labkit.measure.telemetry import Reading
+
+Readings = Sequence[tuple[float, Reading]]
+IDLE = 0.05  # of the device: a reading that is busier is not of rest
+FEWEST_AT_REST = 4  # readings
+LEAST_RENEWALS = 1.0  # of the sensor, that a window must have behind its first
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Power while nothing worked: the median of `n` readings, and the least and the most of them. None without a reading:
+    what is at rest is not told, and no energy is taken off for it. A card rests at several powers, by its clocks."""
+
+    watts: float | None
+    low_w: float | None = None
+    high_w: float | None = None
+    n: int = 0
+
+    def __str__(self) -> str:
+        return self.words()
+
+    def words(self) -> str:
+        """`125 W at rest, 81 to 157 in 40 readings`."""
+        if self.watts is None:
+            return f"{self.n} readings at rest do not tell its power"
+        return f"{self.watts:.4g} W at rest, {self.low_w:.4g} to {self.high_w:.4g} in {self.n} readings"
+
+
+def rest(readings: Readings, spans: Sequence[tuple[float, float]]) -> Rest:
+    """Power within `spans`, the stretches in which nothing was asked of the device; readings in which it was busy all the
+    same are left out."""
+    watts = [
+        one.power_w
+        for at, one in readings
+        if one.power_w is not None
+        and (one.utilisation or 0.0) <= IDLE
+        and any(start <= at <= end for start, end in spans)
+    ]
+    if len(watts) < FEWEST_AT_REST:
+        return Rest(None, n=len(watts))
+    return Rest(median(watts), min(watts), max(watts), len(watts))
+
+
+@dataclass(frozen=True)
+class TokenEnergy:
+    """What `tokens` took over `seconds`: `watts` on average by `source` (the card's *counter*, or its *power*), None where
+    it is not told, and `why`. `renewals`: of the sensor in what was counted. `rest_w`: the power at rest, None if unknown."""
+
+    tokens: int
+    seconds: float
+    watts: float | None
+    renewals: float
+    source: str
+    rest_w: float | None = None
+    why: str = ""
+
+    @property
+    def joules(self) -> float | None:
+        """Joules a token, all that the device took."""
+        return None if self.watts is None else self.watts * self.seconds / self.tokens
+
+    @property
+    def above_rest(self) -> float | None:
+        """Joules a token above what the device would have taken at rest; None where either is not told."""
+        if self.watts is None or self.rest_w is None:
+            return None
+        return (self.watts - self.rest_w) * self.seconds / self.tokens
+
+    def metrics(self, phase: Literal["decode", "prefill"] = "decode") -> dict[str, float]:
+        """What is told, by registered metric, of tokens emitted or of those of prompts."""
+        name = "j_per_token" if phase == "decode" else "j_per_prompt_token"
+        told = {"power_w": self.watts, name: self.joules, f"{name}_above_rest": self.above_rest}
+        return {name: value for name, value in told.items() if value is not None}
+
+    def __str__(self) -> str:
+        return self.words()
+
+    def words(self) -> str:
+        """`0.34 J a token (640 W, by power), 0.27 J of it above rest`, or why there is none."""
+        if self.joules is None:
+            return f"no energy: {self.why}"
+        above = "" if self.above_rest is None else f", {self.above_rest:.3g} J of it above rest"
+        return f"{self.joules:.3g} J a token ({self.watts:.4g} W, by {self.source}){above}"
+
+
+def token_energy(
+    readings: Readings, spans: Sequence[tuple[float, float]], tokens: int, renewal_s: float, rest_w: float | None = None
+) -> TokenEnergy:
+    """The energy of `tokens` that were made in `spans`, windows of times as the readings have them.
+
+    A sensor holds each value for `renewal_s`: what is read first in a window may be of before it. So the power of a window
+    is that of its rest, which must last another renewal at the least, and stands for the whole; windows that are shorter
+    tell nothing, and count where others tell. ParameterError without a token, or for a window that does not end after
+    its start."""
+    if tokens < 1 or not spans:
+        raise ParameterError(f"{tokens} tokens in {len(spans)} windows: give at least one of each")
+    seconds = counted = joules = 0.0
+    sources = []
+    why = f"no window lasts {1 + LEAST_RENEWALS:g} renewals of the sensor, {(1 + LEAST_RENEWALS) * renewal_s:.3g} s"
+    for start, end in spans:
+        if not end > start:
+            raise ParameterError(f"a window from {start:g} to {end:g} s: the end must come after the start")
+        seconds += end - start
+        if end - start < (1 + LEAST_RENEWALS) * renewal_s:
+            continue
+        found = energy(readings, start + renewal_s, end)
+        if found.joules is None:
+            why = found.words().removeprefix("no energy: ")
+            continue
+        joules += found.joules
+        counted += found.asked_s
+        sources.append(found.source)
+    if not counted:
+        return TokenEnergy(tokens, seconds, None, 0.0, "none", rest_w, why)
+    source = sources[0] if len(set(sources)) == 1 else "counter and power"
+    return TokenEnergy(tokens, seconds, joules / counted, counted / renewal_s, source, rest_w)
+
+
+def mean_reading(readings: Readings, spans: Sequence[tuple[float, float]], field: str) -> float | None:
+    """The mean of a field of the readings in `spans`; None where there is none."""
+    values = [
+        value
+        for at, one in readings
+        if (value := getattr(one, field)) is not None and any(start <= at <= end for start, end in spans)
+    ]
+    return fmean(values) if values else None

@@ -1,0 +1,74 @@
+"""Joules a token: closed forms, what a sensor holds from before, and rest that is not told."""
+
+import pytest
+
+from labkit.errors import ParameterError
+from labkit.measure.metrics import METRICS
+from labkit.measure.sensor import Pulse, renewal, sense
+from labkit.measure.telemetry import Reading
+from labkit.measure.token_energy import mean_reading, rest, token_energy
+
+
+def test_joules_a_token_of_a_known_power_by_hand() -> None:
+    """600 W for 2 s and 500 tokens: 2.4 J each, of which 100 W at rest are 0.4."""
+    readings = [(0.05 * i, Reading(power_w=600.0)) for i in range(60)]
+    found = token_energy(readings, [(0.0, 2.0)], 500, 0.1, 100.0)
+    assert (found.joules, found.above_rest) == (pytest.approx(2.4), pytest.approx(2.0))
+    assert (found.renewals, found.source) == (pytest.approx(19.0), "power")
+    assert found.metrics().keys() == {"power_w", "j_per_token", "j_per_token_above_rest"}
+    assert found.metrics("prefill").keys() == {"power_w", "j_per_prompt_token", "j_per_prompt_token_above_rest"}
+    assert {*found.metrics(), *found.metrics("prefill")} <= METRICS.keys()
+    assert "2.4 J a token (600 W, by power), 2 J of it above rest" in found.words()
+
+
+@pytest.mark.parametrize("phase_s", [0.01, 0.03, 0.07, 0.099])
+def test_what_the_sensor_holds_from_before_the_window_is_not_counted(phase_s: float) -> None:
+    """A sensor renewed every 100 ms and read every 50 shows 130 W for up to that long after 640 W have begun."""
+    load = Pulse(130.0, 640.0, 0.56)
+    readings = sense(load, [1.0], 0.0, 0.1, 0.05, 3.0, phase_s)
+    assert readings[20][1].power_w == 130.0  # at 1.0 s
+    found = token_energy(readings, [(1.0, 1.56)], 1, 0.1)
+    assert found.watts == pytest.approx(640.0)
+    assert found.joules == pytest.approx(640.0 * 0.56)
+
+
+def test_a_window_too_short_for_the_sensor_tells_nothing_and_counts_where_others_tell() -> None:
+    readings = [(0.05 * i, Reading(power_w=300.0)) for i in range(100)]
+    short = token_energy(readings, [(1.0, 1.04)], 512, 0.1, 100.0)
+    assert (short.joules, short.above_rest, short.metrics()) == (None, None, {})
+    assert short.words() == "no energy: no window lasts 2 renewals of the sensor, 0.2 s"
+    both = token_energy(readings, [(1.0, 1.04), (2.0, 3.0)], 104, 0.1)
+    assert both.joules == pytest.approx(300.0 * 1.04 / 104)
+    assert both.above_rest is None  # what rest is, is not told
+
+
+def test_a_counter_goes_before_power_and_a_gap_leaves_no_energy() -> None:
+    counted = [(0.1 * i, Reading(power_w=100.0, energy_j=25.0 * i)) for i in range(40)]  # 250 W by the counter
+    found = token_energy(counted, [(1.0, 3.0)], 100, 0.1)
+    assert (found.source, found.joules) == ("counter", pytest.approx(5.0))
+    holed = [(at, Reading(power_w=100.0)) for at, _ in counted if not 1.2 < at < 2.5]
+    assert "no energy: readings cover" in token_energy(holed, [(1.0, 3.0)], 100, 0.1).words()
+    none = token_energy([(0.1 * i, Reading(core_mhz=2000.0)) for i in range(40)], [(1.0, 3.0)], 100, 0.1)
+    assert "tells neither its power nor a counter" in none.words()
+    with pytest.raises(ParameterError, match="0 tokens in 1 windows"):
+        token_energy(counted, [(1.0, 3.0)], 0, 0.1)
+    with pytest.raises(ParameterError, match="the end must come after the start"):
+        token_energy(counted, [(3.0, 3.0)], 1, 0.1)
+
+
+def test_rest_is_of_readings_in_which_nothing_worked() -> None:
+    readings = [(0.1 * i, Reading(power_w=80.0 + i % 3, utilisation=0.0)) for i in range(20)]
+    readings += [(2.0 + 0.1 * i, Reading(power_w=600.0, utilisation=1.0)) for i in range(20)]
+    found = rest(readings, [(0.0, 4.0)])
+    assert (found.watts, found.low_w, found.high_w, found.n) == (81.0, 80.0, 82.0, 20)
+    assert found.words() == "81 W at rest, 80 to 82 in 20 readings"
+    busy = rest(readings, [(2.0, 4.0)])
+    assert (busy.watts, busy.n) == (None, 0)
+    assert "0 readings at rest" in busy.words()
+    assert mean_reading(readings, [(2.0, 4.0)], "power_w") == 600.0
+    assert mean_reading(readings, [(2.0, 4.0)], "temperature_c") is None
+
+
+def test_the_renewal_of_the_sensor_is_told_by_the_readings_themselves() -> None:
+    readings = sense(Pulse(130.0, 640.0, 0.05), [0.2 * i for i in range(40)], 0.03, 0.1, 0.05, 6.0)
+    assert renewal(readings).seconds == pytest.approx(0.1)
