@@ -1,5 +1,6 @@
 """What a token costs in joules: the power while it was made, less what is stale, with and without the power at rest."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -12,6 +13,7 @@ from labkit.measure.telemetry import Reading
 Readings = Sequence[tuple[float, Reading]]
 IDLE = 0.05  # of the device: a reading that is busier is not of rest
 FEWEST_AT_REST = 4  # readings
+LEAST_COUNTED = 20.0  # readings between two changes of a counter, for their moments to matter by a twentieth
 LEAST_RENEWALS = 1.0  # of the sensor, that a window must have behind its first
 
 
@@ -98,9 +100,9 @@ def token_energy(
     """The energy of `tokens` that were made in `spans`, windows of times as the readings have them.
 
     A sensor holds each value for `renewal_s`: what is read first in a window may be of before it. So the power of a window
-    is that of its rest, which must last another renewal at the least, and stands for the whole; windows that are shorter
-    tell nothing, and count where others tell. ParameterError without a token, or for a window that does not end after
-    its start."""
+    is that of its rest (see `watts`), which must last another renewal at the least, and stands for the whole; windows that
+    are shorter tell nothing, and count where others tell. ParameterError without a token, or for a window that does not
+    end after its start."""
     if tokens < 1 or not spans:
         raise ParameterError(f"{tokens} tokens in {len(spans)} windows: give at least one of each")
     seconds = counted = joules = 0.0
@@ -112,17 +114,41 @@ def token_energy(
         seconds += end - start
         if end - start < (1 + LEAST_RENEWALS) * renewal_s:
             continue
-        found = energy(readings, start + renewal_s, end)
-        if found.joules is None:
-            why = found.words().removeprefix("no energy: ")
+        found, source, told = watts(readings, start + renewal_s, end)
+        if found is None:
+            why = told
             continue
-        joules += found.joules
-        counted += found.asked_s
-        sources.append(found.source)
+        part = end - start - renewal_s
+        joules, counted = joules + found * part, counted + part
+        sources.append(source)
     if not counted:
         return TokenEnergy(tokens, seconds, None, 0.0, "none", rest_w, why)
     source = sources[0] if len(set(sources)) == 1 else "counter and power"
     return TokenEnergy(tokens, seconds, joules / counted, counted / renewal_s, source, rest_w)
+
+
+def watts(readings: Readings, start_s: float, end_s: float) -> tuple[float | None, str, str]:
+    """(mean power, its source, why there is none) of a window by what is read in it and nothing from before or after.
+
+    By the card's counter between its first and its last change, where those lie so far apart that the moment of a change,
+    which is known to one reading, matters by a twentieth at the most; else by power, each end held as the reading next to
+    it."""
+    inside = [(at, one) for at, one in readings if start_s <= at <= end_s]
+    counted = [(at, one.energy_j) for at, one in inside if one.energy_j is not None]
+    steps = [later for now, later in itertools.pairwise(counted) if later[1] != now[1]]
+    falls = any(later[1] < now[1] for now, later in itertools.pairwise(counted))
+    if len(steps) > 1 and not falls:
+        apart = median(later - now for (now, _), (later, _) in itertools.pairwise(counted))
+        lasted = steps[-1][0] - steps[0][0]
+        if lasted >= LEAST_COUNTED * apart:
+            return (steps[-1][1] - steps[0][1]) / lasted, "counter", ""
+    powers = [(at, Reading(power_w=one.power_w)) for at, one in inside if one.power_w is not None]
+    if not powers:
+        return None, "none", "the card tells neither its power nor a counter"
+    found = energy([(start_s, powers[0][1]), *powers, (end_s, powers[-1][1])], start_s, end_s)
+    if found.joules is None:
+        return None, "none", found.words().removeprefix("no energy: ")
+    return found.joules / found.asked_s, "power", ""
 
 
 def mean_reading(readings: Readings, spans: Sequence[tuple[float, float]], field: str) -> float | None:

@@ -43,9 +43,12 @@ def test_a_window_too_short_for_the_sensor_tells_nothing_and_counts_where_others
 
 
 def test_a_counter_goes_before_power_and_a_gap_leaves_no_energy() -> None:
-    counted = [(0.1 * i, Reading(power_w=100.0, energy_j=25.0 * i)) for i in range(40)]  # 250 W by the counter
+    counted = [(0.05 * i, Reading(power_w=100.0, energy_j=12.5 * i)) for i in range(80)]  # 250 W by the counter
     found = token_energy(counted, [(1.0, 3.0)], 100, 0.1)
     assert (found.source, found.joules) == ("counter", pytest.approx(5.0))
+    reset = [(at, one if at < 2.0 else Reading(power_w=100.0, energy_j=0.0)) for at, one in counted]
+    assert token_energy(reset, [(1.0, 3.0)], 100, 0.1).source == "power"
+    assert token_energy(counted, [(1.0, 1.5)], 100, 0.1).source == "power"  # too short for the moments of its changes
     holed = [(at, Reading(power_w=100.0)) for at, _ in counted if not 1.2 < at < 2.5]
     assert "no energy: readings cover" in token_energy(holed, [(1.0, 3.0)], 100, 0.1).words()
     none = token_energy([(0.1 * i, Reading(core_mhz=2000.0)) for i in range(40)], [(1.0, 3.0)], 100, 0.1)
