@@ -4,7 +4,7 @@ import pytest
 
 from labkit.errors import ParameterError
 from labkit.measure.metrics import METRICS
-from labkit.measure.sensor import Pulse, renewal, sense
+from labkit.measure.sensor import Pulse, sense
 from labkit.measure.telemetry import Reading
 from labkit.measure.token_energy import mean_reading, rest, token_energy
 
@@ -70,8 +70,3 @@ def test_rest_is_of_readings_in_which_nothing_worked() -> None:
     assert "0 readings at rest" in busy.words()
     assert mean_reading(readings, [(2.0, 4.0)], "power_w") == 600.0
     assert mean_reading(readings, [(2.0, 4.0)], "temperature_c") is None
-
-
-def test_the_renewal_of_the_sensor_is_told_by_the_readings_themselves() -> None:
-    readings = sense(Pulse(130.0, 640.0, 0.05), [0.2 * i for i in range(40)], 0.03, 0.1, 0.05, 6.0)
-    assert renewal(readings).seconds == pytest.approx(0.1)
