@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from labkit.engine.sampling import Sampling
 from labkit.errors import ParameterError
 
+SHOWN = 60  # characters of a completion in a line about it
+
 
 class Token(NamedTuple):
     """One generated token: its id, the text that became printable with it, its log-probability, and when it came.
@@ -77,6 +79,21 @@ class Completion:
             "last_token_s": at(self.last_token_s),
             "finish": self.finish,
         }
+
+    def __repr__(self) -> str:
+        return f"<Completion of {len(self.token_ids)} tokens ({self.finish}): {self.text[:SHOWN]!r}>"
+
+    def _repr_html_(self) -> str:
+        from labkit.show.pieces import facts_table, verbatim
+
+        times = {"TTFT": self.ttft_s, "time per token after it": self.tpot_s}
+        facts = {
+            "text": verbatim(self.text),
+            "tokens": f"{len(self.token_ids)} after {len(self.prompt_ids)} of the prompt, in slot {self.slot}",
+            "finish": self.finish,
+            **{name: f"{1e3 * seconds:.1f} ms" for name, seconds in times.items() if seconds is not None},
+        }
+        return facts_table(facts)
 
 
 class Generation(Sequence[Completion]):

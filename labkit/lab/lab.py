@@ -31,6 +31,15 @@ class StoredRun(NamedTuple):
     record: RunRecord
     folder: Path
 
+    def __repr__(self) -> str:
+        verdict = f", {self.record.verdict.get('outcome', '')}" if self.record.verdict else ""
+        return f"<StoredRun {self.record.id}: {self.record.state}{verdict}>"
+
+    def _repr_html_(self) -> str:
+        from labkit.lab.run_html import run_html
+
+        return run_html(self.record)
+
 
 class Lab:
     """A lab repository. `Lab()` finds it: the environment's LABKIT_LAB, else the nearest folder upward from the

@@ -382,22 +382,9 @@ class Run:
         return f"<Run {self.id}: {record.state}{verdict}, {len(self._rows)} samples>"
 
     def _repr_html_(self) -> str:
-        from labkit.show.pieces import Html, escape, facts_table, mark, table
+        from labkit.lab.run_html import run_html
 
-        record = self.record
-        facts = {
-            "state": Html(f"{mark(record.state)} {escape(record.reason)}".strip()),
-            "plan": "none (exploring)" if record.plan_hash is None else record.plan_hash[:12],
-            **({"deviations": len(record.deviations)} if record.deviations else {}),
-            **({"verdict": mark(str(record.verdict.get("outcome", "")))} if record.verdict else {}),
-            "device": (record.device or {}).get("name", "not described"),
-            "model": (record.model or {}).get("name", "not described"),
-            "samples": len(self._rows),
-            "started": record.started,
-            **({"checks": "none"} if not record.checks else {}),
-        }
-        checks = [(mark("passed" if c.passed else "FAILED"), c.name, c.detail) for c in record.checks]
-        return facts_table(facts, record.id) + (table(("check", "of", "detail"), checks) if checks else "")
+        return run_html(self.record, len(self._rows))
 
     # How it writes
 

@@ -35,7 +35,7 @@ def slots_words(engine: "Engine") -> str:
 
 def memory_html(engine: "Engine") -> Html:
     """A bar of the card's memory and a row a part of it; what others hold only where the driver tells."""
-    total, free = engine.device.info.memory_bytes, engine.device.memory_free()
+    total, free = engine.device.info.memory_bytes, None if engine.device.closed else engine.device.memory_free()
     parts = {NAMES.get(name, name): nbytes for name, nbytes in engine.memory.items()}
     if free is not None:
         parts["other engines and programs"] = max(total - free - sum(parts.values()), 0)

@@ -1,7 +1,7 @@
 """A program's HTML: its operations with bytes and FLOPs, and with their share of the time where it was profiled."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.measure.bench.budget import Spent, spent
@@ -29,16 +29,22 @@ def program_html(program: "Program") -> Html:
         "fingerprint": program.fingerprint,
     }
     rows = spent([(one, 0.0) for one in program.dispatches])
+    largest = sorted(rows, key=lambda row: -row.nbytes)
+    places = {id(row): min(place, COLOURED) for place, row in enumerate(largest)}
     why = reasons(program.dispatches)
     body = [
-        (row.operation, row.kernel, row.dispatches, size_words(row.nbytes), f"{row.flops:,}", why.get(row.kernel, ""))
+        (
+            key(places[id(row)]), row.operation, row.kernel, row.dispatches, size_words(row.nbytes), f"{row.flops:,}",
+            why.get(row.kernel, ""),
+        )
         for row in rows
-    ]
-    head = ("operation", "kernel", "dispatches", "bytes", "FLOPs", "why this variant")
-    name = program.label or "unnamed"
+    ]  # fmt: skip
+    head = ("", "operation", "kernel", "dispatches", "bytes", "FLOPs", "why this variant")
+    drawn = stack(colours([row.nbytes for row in largest]), program.nbytes)
     return Html(
-        facts_table(facts, f"program {name}")
-        + table(head, body, numbers=(2, 3, 4))
+        facts_table(facts, f"program {program.label or 'unnamed'}")
+        + paragraph(drawn, f"the {size_words(program.nbytes)} it moves at the least, by operation")
+        + table(head, body, numbers=(3, 4, 5))
         + dispatches_html(program.dispatches)
     )
 
@@ -81,8 +87,7 @@ def profile_html(profile: "Profile") -> Html:
         "of the ceiling",
         "why this variant",
     )
-    coloured = [row.gpu_ms for row in rows[:COLOURED]]
-    drawn = stack((*coloured, sum(row.gpu_ms for row in rows[COLOURED:])), total)
+    drawn = stack(colours([row.gpu_ms for row in rows]), total)
     said = paragraph(drawn, f"{total:.3f} ms in {len(profile)} dispatches, each behind a barrier")
     return Html(said + table(head, body, numbers=(3, 4, 5, 6, 7, 8)) + ceiling.source())
 
@@ -134,6 +139,11 @@ class Ceiling:
             else ""
         )
         return paragraph(f"Measured ceilings: {', '.join(known)}.", above)
+
+
+def colours(sizes: Sequence[float]) -> tuple[float, ...]:
+    """Sizes, the largest first, as parts of a stack: one each for as many as have a colour, one for the rest."""
+    return (*sizes[:COLOURED], sum(sizes[COLOURED:]))
 
 
 def reasons(dispatches: "Iterable[Dispatch]") -> dict[str, str]:

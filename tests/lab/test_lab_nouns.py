@@ -36,7 +36,7 @@ def test_a_run_shows_its_state_its_verdict_and_its_checks(lab: Lab) -> None:
 
 def check_noun_of_many(lab: Lab) -> str:
     assert lab.runs()[0].record.id in repr(lab.runs())
-    return check_noun(lab) + check_noun(lab.runs())
+    return check_noun(lab) + check_noun(lab.runs()) + check_noun(lab.runs()[0])
 
 
 def test_a_plan_and_a_verdict_say_all_their_facts(lab: Lab) -> None:

@@ -1,5 +1,6 @@
 """The nouns of the core show themselves: what they are in numbers, in HTML that any theme and any sanitiser leaves whole."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,17 @@ def test_a_generation_keeps_the_line_breaks_of_its_texts(engine):
     out = engine.generate(["a"], max_tokens=3, ignore_eos=True)
     assert "white-space:pre-wrap" in out._repr_html_()
     check_noun(out)
+    assert repr(out[0]) == f"<Completion of 3 tokens (length): {out[0].text!r}>"
+    assert f"tokens 3 after {len(out[0].prompt_ids)} of the prompt, in slot " in check_noun(out[0])
+
+
+def test_no_other_module_writes_html_of_its_own():
+    package = Path(__file__).resolve().parents[2] / "labkit"
+    for path in package.rglob("*.py"):
+        if path.is_relative_to(package / "show") or path.is_relative_to(package / "lab" / "publish"):
+            continue
+        found = re.findall(r"<(?:table|td|th|span|div)\b|style=['\"]", path.read_text(encoding="utf-8"))
+        assert not found, f"{path.relative_to(package)} has {found[0]}: labkit/show/pieces.py makes HTML"
 
 
 def test_notices_and_audits_show_their_arithmetic():
