@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,11 @@ from labkit.lab.fleet import workplace
 from labkit.lab.fleet.code import code_of, other_code, other_packages
 from labkit.lab.fleet.delivery import Expected, receive
 from labkit.lab.fleet.wire import Tls, check_reach, read_address
+from labkit.lab.lab import Lab, StoredRun
 from labkit.lab.record import RunRecord, read_record
 from labkit.lab.same_time import beside
+from labkit.lab.series import How, Night, Series
+from labkit.lab.sweep_file import Point, SweepFile
 
 PLANNED = ("-p", "repetitions", "2", "-p", "planned", "true", "--no-page")
 BARE = ("-p", "repetitions", "2", "--no-page", "--no-ledger")
@@ -245,6 +248,24 @@ def test_a_scheduler_that_dies_ends_the_sweep_in_one_line_and_what_its_worker_ra
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_when_the_home_lab_is_killed_and_resume_waits_for_it(cluster: Cluster) -> None:
+    grid = ("--grid", "widths=1", "-p", "pause_s", "3", *BARE)
+    cluster.scheduler()
+    cluster.worker("one")
+    twin = cluster.home.lab("worker", cluster.address, "--name", "one")
+    assert (twin.returncode, "no work for one" in twin.stderr) == (2, True), twin.stderr
+    sweep = cluster.sweeping(*grid)
+    eventually(lambda: cluster.begun("one"), 60)
+    sweep.kill()
+    sweep.communicate(timeout=20)
+    (before,) = cluster.points()
+    done = cluster.sweep(*grid, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert f"waiting for one, which still runs {before['run']}" in done.stderr
+    assert names(cluster.home) == names(cluster.lab("one")) == [before["run"]]
+
+
+@pytest.mark.slow
 def test_under_tls_ctrl_c_stops_the_run_keeps_what_it_has_and_starts_no_other(cluster: Cluster, tmp_path: Path) -> None:
     cluster.tls = certificates(tmp_path / "tls")
     grid = ("--grid", "widths=[1,2],[1,4]", "-p", "pause_s", "2", *BARE)
@@ -384,6 +405,38 @@ def test_a_run_that_came_in_is_not_taken_up_again_with_samples_of_this_machine(
     done = CliRunner().invoke(lab_command, ["run", "--resume", away.name])
     assert isinstance(done.exception, RunError)
     assert "was measured in another lab; its samples would be of two machines" in str(done.exception)
+
+
+def test_a_sweep_that_goes_on_here_begins_anew_what_another_machine_left_unfinished(tmp_path: Path) -> None:
+    away = make_run(make_lab(tmp_path / "away"), 5.0, state="killed", reason="stopped", parameters={"widths": [1, 8]})
+    home = make_lab(tmp_path / "home")
+    receive(home, sent(away, tmp_path), expected(away, code_sha256=None), {})
+    point = Point(values={"widths": [1, 8]}, run=away.name, worker="one")
+    file = SweepFile(
+        id="s", experiment="batch-decode", notebook="n", notebook_sha256="ab" * 32, definition="d", fixed={}, grid={},
+        begun="2026-12-01T00:00:00Z", points=(point,),
+    )  # fmt: skip
+
+    class Begun(Exception):
+        pass
+
+    class Here(Series[SweepFile]):
+        what = "sweep"
+
+        def read(self) -> SweepFile:
+            return self.file
+
+        def changed(self, number: int, fields: Mapping[str, Any]) -> SweepFile:
+            return self.file.with_point(number, **fields)
+
+        def start(self, number: int, made: Any, limits: Mapping[str, Any]) -> StoredRun:
+            raise Begun
+
+        def words(self, number: int) -> str:
+            return "a point"
+
+    with pytest.raises(Begun):
+        Here(Lab(home), file, home / "data" / "sweeps").run(Night(), How())
 
 
 # Refusals, code and machines, without any process

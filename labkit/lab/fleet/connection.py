@@ -50,7 +50,8 @@ class Fleet:
         """The workers that can be used now, by address. SchedulerLost when there is no scheduler any more."""
         self._check()
         try:
-            found = self.client.scheduler_info()["workers"]
+            told = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
+            found = told["workers"]
         except (OSError, KeyError, TimeoutError, RuntimeError, CancelledError):
             raise self._lost() from None
         for address in found:

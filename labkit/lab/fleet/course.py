@@ -20,6 +20,7 @@ from labkit.lab.sweep_file import SweepFile
 
 LOOK_S = 0.1
 LOST_S = 2.0  # for the result of a worker that is gone
+HURRY_S = 10.0  # for a worker to hear that it is to stop
 STOP_S = 30.0  # for runs that were asked to stop to close their records and come
 
 
@@ -189,7 +190,7 @@ class FleetSweep(Sweep):
             how.say(f"stopping {len(self._jobs)} runs; what they have is kept")
         for job in [*self._jobs.values()]:
             try:
-                begun = self.fleet.ask(job.worker.address, workplace.stop, job.run)
+                begun = self.fleet.ask(job.worker.address, workplace.stop, job.run, within_s=HURRY_S)
             except WorkerLost:
                 continue  # the next look says so
             if not begun:  # it waits behind what others gave that worker

@@ -95,5 +95,7 @@ def note_reason(worker: Any) -> list[str]:
 
 
 def last_line(error: BaseException) -> str:
-    """The last thing that an error says."""
+    """The last thing that an error says, or what caused it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[-1]
