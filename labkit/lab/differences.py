@@ -21,6 +21,7 @@ CLOCKS = ("core_mhz", "memory_mhz")
 CLOCK_SHARE = 0.02  # clocks nearer than this are the same
 BUSY = 0.5  # readings under load are those above this share of the run's highest power or utilisation
 MOST_NAMES = 4
+RUNTIME = "runtime "  # how the label of a fingerprint begins that is a runtime's own word on its version
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,9 @@ def build_differences(a: RunRecord, b: RunRecord) -> Iterator[Difference]:
         yield Difference("build", f"{len(shaders)} shaders ({few(shaders)})", "", "")
     both = a.program_fingerprints.keys() & b.program_fingerprints.keys()
     programs = [name for name in sorted(both) if a.program_fingerprints[name] != b.program_fingerprints[name]]
+    for name in [name for name in programs if name.startswith(RUNTIME)]:  # the version that another program reports
+        programs.remove(name)
+        yield Difference("build", name, a.program_fingerprints[name], b.program_fingerprints[name])
     if programs:
         yield Difference("build", f"{len(programs)} programs ({few(programs)})", "", "", bounds=False)
     commits = [(record.git.commit[:12], record.git.diff_sha256) if record.git else None for record in (a, b)]

@@ -267,6 +267,10 @@ declare(
     "runtime", "runtimes", "against", about="The program that runs the model", values="a name of `lab runtimes`, or an address",
     acts="restart", needs="engine", witness=CELLS,
 )  # fmt: skip
+declare(
+    "version", about="The program before and after its upgrade", values="before, after", acts="restart", needs="engine",
+    witness=FINGERPRINT,
+)  # fmt: skip
 declare("phase", about="Reading prompts or decoding", values="prefill, decode", acts="data", witness=CELLS)
 declare(
     "disable", about="Faster paths turned off (LABKIT_DISABLE)", values="coopmat, intdot, fp16, ... with commas",

@@ -156,6 +156,10 @@ define(
     "emitted tokens / the server's own seconds of decoding", timed=True,
 )  # fmt: skip
 define(
+    "transport_ms", "ms", "lower", "what a server's own clock leaves of the time to the first token: transport, and waiting",
+    "1000 * ttft_s - the server's own prompt milliseconds, mean over requests", timed=True,
+)  # fmt: skip
+define(
     "stream_min_tok_s", "tok/s", "higher", "the slowest stream's rate, its wait for a slot included",
     "min over streams of completion tokens / (last token time - submit time)", timed=True,
 )  # fmt: skip
@@ -184,6 +188,12 @@ define(
 define(
     "cached_share", "1", "none", "share of the prompts' tokens that came from a cache of prefixes",
     "cached tokens / prompt tokens", name="prefix-cache hit rate",
+)  # fmt: skip
+
+define(
+    "regret", "1", "lower",
+    "share by which requests took longer where a policy chose their runtime than where the best single one had them all",
+    "sum of e2e_s by the policy / least sum of e2e_s by one runtime - 1", timed=True,
 )  # fmt: skip
 
 # A step and what it costs

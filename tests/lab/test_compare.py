@@ -465,3 +465,14 @@ def test_the_interval_of_single_sessions_is_never_narrower_than_welchs() -> None
     assert one.low is None
     known = unpaired_interval([0.0], [0.1], 0.95, Spread(0.01, 4, 5, ""))
     assert known.high == pytest.approx(0.1 + 2.7764 * 0.01 * math.sqrt(2), rel=1e-4)
+
+
+def test_the_version_that_another_program_reports_is_a_build_and_needs_the_anchor(lab: Path) -> None:
+    told = [{"program_fingerprints": {"runtime after": f"llama-server b{number}", "1 rows": "ab"}} for number in (1, 2)]
+    old, new = run(lab, 1, anchor=100.0, **told[0]), run(lab, 2, anchor=100.0, **told[1])
+    found = compare_runs(lab, old, new)
+    assert [one.words() for one in found.differences if one.kind == "build"] == [
+        "runtime after: llama-server b1 → llama-server b2"
+    ]
+    assert found.upgrade
+    assert {row.word for row in found.cells} == {"undecided"}  # two sessions of its anchor, of five

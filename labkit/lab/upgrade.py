@@ -1,0 +1,111 @@
+"""An upgrade in questions: each asked before and after, as a ratio of speeds with simultaneous intervals, and a word."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from labkit.errors import RunError
+from labkit.lab.compare import CellRatio, cell_ratio
+from labkit.lab.effects import by_block
+from labkit.lab.forest import Branch
+from labkit.lab.measurements import Measurement
+from labkit.lab.record import canonical_cell
+from labkit.measure.metrics import metric as known_metric
+from labkit.measure.statistics import MARGIN, comparison_word, family_level, paired_ratios
+
+Word = Literal["better", "worse", "same", "undecided", "invalid"]
+ANSWERS = {"prefill": "prefill_tok_s", "decode": "decode_tok_s", "mixed": "total_tok_s", "load": "load_s"}  # by phase
+
+
+@dataclass(frozen=True)
+class Change:
+    """One question before and after: `old` and `new` in the metric's unit; `ratio` with its interval is that of speeds,
+    above 1 better, whichever way the metric is; `each` are those of the pairs."""
+
+    question: str
+    metric: str
+    unit: str
+    old: float
+    new: float
+    ratio: float
+    low: float | None
+    high: float | None
+    word: Word
+    spread: str = ""
+    each: tuple[float, ...] = ()
+
+    @property
+    def branch(self) -> Branch:
+        """As the forest plot draws it."""
+        return Branch(self.question, self.ratio, self.low, self.high, self.word, self.each)
+
+    def row(self) -> tuple[Any, ...]:
+        """Question, before, after, unit, ratio, low, high, word."""
+        return (self.question, self.old, self.new, self.unit, self.ratio, self.low, self.high, self.word)
+
+
+def change_of(found: CellRatio, margin: float = MARGIN, each: Sequence[float] = ()) -> Change:
+    """A ratio of `lab compare` as a change: turned where less is better, with the word for that margin.
+
+    An `undecided` or `invalid` of the comparison stays one."""
+    better = known_metric(found.metric).better
+    turned = better == "lower"
+    ratio, low, high = found.ratio, found.low, found.high
+    if turned:
+        ratio, low, high = 1 / ratio, None if high is None else 1 / high, None if low is None else 1 / low
+    said = comparison_word(low, high, "higher", margin)
+    words: dict[str, Word] = {"faster": "better", "slower": "worse", "same": "same"}
+    word = words.get(said, "undecided")
+    if found.word == "invalid":
+        word = "invalid"
+    elif found.word == "undecided" and found.spread:  # an anchor that does not hold, or one session against another
+        word = "undecided"
+    return Change(
+        found.cell, found.metric, found.unit, found.old, found.new, ratio, low, high, word, found.spread,
+        tuple(1 / value if turned else value for value in each),
+    )  # fmt: skip
+
+
+def changes(
+    rows: Sequence[Measurement], knob: str, before: str, after: str, cells: Iterable[Mapping[str, Any]], margin: float = MARGIN,
+    invalid: bool = False,
+) -> tuple[list[Change], float]:  # fmt: skip
+    """Every question that was measured on both sides, paired by block, and the level of each interval: all hold together in
+    95 % of cases (Bonferroni). `cells` are the plan's, of which `knob` says the side; a question's metric follows from its
+    `phase`. `rows`: of a plan over restarts, as `started_rows` gives them."""
+    ends = []
+    for cell in cells:
+        if cell[knob] != after:
+            continue
+        old, new = canonical_cell({**cell, knob: before}), canonical_cell(cell)
+        name = ANSWERS[cell["phase"]]
+        values = by_block(rows, name, old), by_block(rows, name, new)
+        if values[0].keys() & values[1].keys():
+            ends.append((old, new, name, values))
+    level = family_level(max(1, len(ends)))
+    found = []
+    for old, new, name, values in ends:
+        ratio = cell_ratio((old, new), name, values, level, None, None, invalid=invalid)
+        found.append(change_of(ratio, margin, paired_ratios(values[1], values[0]).ratios))
+    return found, level
+
+
+def told_apart(before: str, after: str, control: bool) -> None:
+    """RunError where both sides are one engine by what their processes report, unless that is the control; and where the
+    control's are not."""
+    if before == after and not control:
+        raise RunError(
+            f"before and after are the same engine, {after}: there is no upgrade to judge. Give two versions or flags, or "
+            f"control=True to see what the same engine twice gives"
+        )
+    if before != after and control:
+        raise RunError(f"control=True takes the same engine twice, and these are two: {before}, and {after}")
+
+
+def tally(found: Iterable[Change]) -> str:
+    """`2 better, 1 worse, 3 same, 1 undecided`."""
+    counts: dict[str, int] = {}
+    for one in found:
+        counts[one.word] = counts.get(one.word, 0) + 1
+    order = ("better", "worse", "same", "undecided", "invalid")
+    return ", ".join(f"{counts[word]} {word}" for word in order if word in counts) or "nothing measured on both sides"
