@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from labkit.errors import ParameterError
 from labkit.measure.laws import Law, fit_law
+from labkit.measure.serving.served import Served
 from labkit.measure.statistics import Interval, interval
 
 
@@ -128,6 +129,18 @@ class Choice:
         if self.unmeasured:
             text += f"; not measured there: {', '.join(self.unmeasured)}"
         return text
+
+
+def split_time(served: Served) -> tuple[float, float] | None:
+    """(first, later) seconds of requests answered at once: what each output token after the first takes while all decode,
+    and what is left of a request's time, mean over the requests. Of one alone that is its TTFT; of several it holds what
+    the prompts of the others cost it, before its first token or after. None where they do not all decode at once."""
+    window, _ = served.window
+    if window is None:
+        return None
+    rest = [one.e2e_s - (one.tokens - 1) * window.step_s for one in served.good if one.e2e_s is not None]
+    first = math.fsum(rest) / len(rest)
+    return (first, window.step_s) if first > 0 else None
 
 
 def profile(name: str, first: First, later: Later) -> Profile:

@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.measure.routing import First, Later, Profile, Work, choose, profile, regrets
+from labkit.measure.routing import First, Later, Profile, Work, choose, profile, regrets, split_time
+from labkit.measure.serving.requests import Timed
+from labkit.measure.serving.served import Served
 
 PROMPTS = [64, 256, 1024, 4096]
 STREAMS = [1, 1, 1, 4, 4, 4]
@@ -33,6 +35,28 @@ def test_the_coefficients_come_back_and_the_time_is_their_sum() -> None:
     ttft = 0.01 + 0.1 + 0.002 + 1000 * 5e-5 * 2
     tpot = 5e-3 + 3e-3 + 1e-7 * 3 * 1050
     assert found.seconds(Work(1000, 100, 3)) == pytest.approx(ttft + 99 * tpot)
+
+
+def timed(first_s: float, tokens: int, step_s: float, wait_s: float = 0.0) -> Timed:
+    """A request submitted at 0, whose tokens come at an even pace but for a wait behind the first."""
+    times = [first_s, *(first_s + wait_s + step_s * i for i in range(1, tokens))]
+    return Timed(0.0, None, times[0], times[-1], tuple((at, 1) for at in times), tokens, 8)
+
+
+def test_the_time_of_one_request_is_its_ttft_and_its_steps() -> None:
+    found = split_time(Served((timed(0.5, 11, 0.02),)))
+    assert found == pytest.approx((0.5, 0.02))
+
+
+def test_what_the_prompts_of_others_cost_a_request_is_no_part_of_its_steps() -> None:
+    """Two prompts of 0.3 s each, one after the other: the first to come waits 0.3 s behind its first token, the other
+    before it. Each takes 0.6 s and ten steps."""
+    found = split_time(Served((timed(0.3, 11, 0.02, wait_s=0.3), timed(0.6, 11, 0.02))))
+    assert found == pytest.approx((0.6, 0.02))
+
+
+def test_requests_that_never_decode_at_once_have_no_such_split() -> None:
+    assert split_time(Served((timed(0.1, 3, 0.01), timed(5.0, 3, 0.01)))) is None
 
 
 def test_the_choice_crosses_over_where_the_times_do() -> None:
