@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, quantiles
 from typing import Literal
 
 from labkit.errors import ParameterError
@@ -11,6 +11,7 @@ from labkit.measure.energy import energy
 from labkit.measure.telemetry import Reading
 
 Readings = Sequence[tuple[float, Reading]]
+Span = tuple[float, float]
 IDLE = 0.05  # of the device: a reading that is busier is not of rest
 FEWEST_AT_REST = 4  # readings
 LEAST_COUNTED = 20.0  # readings between two changes of a counter, for their moments to matter by a twentieth
@@ -19,8 +20,8 @@ LEAST_RENEWALS = 1.0  # of the sensor, that a window must have behind its first
 
 @dataclass(frozen=True)
 class Rest:
-    """Power while nothing worked: the median of `n` readings, and the least and the most of them. None without a reading:
-    what is at rest is not told, and no energy is taken off for it. A card rests at several powers, by its clocks."""
+    """Power while nothing worked: the median of `n` readings, and the quartiles of them. None where too few tell it, and
+    then no energy is taken off for it."""
 
     watts: float | None
     low_w: float | None = None
@@ -31,25 +32,28 @@ class Rest:
         return self.words()
 
     def words(self) -> str:
-        """`125 W at rest, 81 to 157 in 40 readings`."""
+        """`125 W at rest, half of 40 readings from 124 to 131`."""
         if self.watts is None:
             return f"{self.n} readings at rest do not tell its power"
-        return f"{self.watts:.4g} W at rest, {self.low_w:.4g} to {self.high_w:.4g} in {self.n} readings"
+        return f"{self.watts:.4g} W at rest, half of {self.n} readings from {self.low_w:.4g} to {self.high_w:.4g}"
 
 
-def rest(readings: Readings, spans: Sequence[tuple[float, float]]) -> Rest:
+def rest(readings: Readings, spans: Sequence[Span], least_mhz: float = 0.0, most_mhz: float = float("inf")) -> Rest:
     """Power within `spans`, the stretches in which nothing was asked of the device; readings in which it was busy all the
-    same are left out."""
-    watts = [
+    same are left out, and those whose core clock lies out of the bounds, where it is told: a card rests at one power while
+    its clocks are up, and at another once they are down."""
+    found = sorted(
         one.power_w
         for at, one in readings
         if one.power_w is not None
         and (one.utilisation or 0.0) <= IDLE
-        and any(start <= at <= end for start, end in spans)
-    ]
-    if len(watts) < FEWEST_AT_REST:
-        return Rest(None, n=len(watts))
-    return Rest(median(watts), min(watts), max(watts), len(watts))
+        and (one.core_mhz is None or least_mhz <= one.core_mhz < most_mhz)
+        and within(at, spans)
+    )
+    if len(found) < FEWEST_AT_REST:
+        return Rest(None, n=len(found))
+    low, middle, high = quantiles(found, n=4)
+    return Rest(middle, low, high, len(found))
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class TokenEnergy:
 
 
 def token_energy(
-    readings: Readings, spans: Sequence[tuple[float, float]], tokens: int, renewal_s: float, rest_w: float | None = None
+    readings: Readings, spans: Sequence[Span], tokens: int, renewal_s: float, rest_w: float | None = None
 ) -> TokenEnergy:
     """The energy of `tokens` that were made in `spans`, windows of times as the readings have them.
 
@@ -151,11 +155,12 @@ def watts(readings: Readings, start_s: float, end_s: float) -> tuple[float | Non
     return found.joules / found.asked_s, "power", ""
 
 
-def mean_reading(readings: Readings, spans: Sequence[tuple[float, float]], field: str) -> float | None:
+def mean_reading(readings: Readings, spans: Sequence[Span], field: str) -> float | None:
     """The mean of a field of the readings in `spans`; None where there is none."""
-    values = [
-        value
-        for at, one in readings
-        if (value := getattr(one, field)) is not None and any(start <= at <= end for start, end in spans)
-    ]
+    values = [value for at, one in readings if (value := getattr(one, field)) is not None and within(at, spans)]
     return fmean(values) if values else None
+
+
+def within(at: float, spans: Sequence[Span]) -> bool:
+    """Whether a moment lies in one of the spans."""
+    return any(start <= at <= end for start, end in spans)

@@ -64,9 +64,14 @@ def test_rest_is_of_readings_in_which_nothing_worked() -> None:
     readings += [(2.0 + 0.1 * i, Reading(power_w=600.0, utilisation=1.0)) for i in range(20)]
     found = rest(readings, [(0.0, 4.0)])
     assert (found.watts, found.low_w, found.high_w, found.n) == (81.0, 80.0, 82.0, 20)
-    assert found.words() == "81 W at rest, 80 to 82 in 20 readings"
+    assert found.words() == "81 W at rest, half of 20 readings from 80 to 82"
     busy = rest(readings, [(2.0, 4.0)])
     assert (busy.watts, busy.n) == (None, 0)
     assert "0 readings at rest" in busy.words()
+    clocked = [
+        (0.1 * i, Reading(power_w=125.0 if i < 9 else 81.0, core_mhz=1980.0 if i < 9 else 345.0)) for i in range(20)
+    ]
+    awake, asleep = rest(clocked, [(0.0, 4.0)], least_mhz=1700.0), rest(clocked, [(0.0, 4.0)], most_mhz=1700.0)
+    assert ((awake.watts, awake.n), (asleep.watts, asleep.n)) == ((125.0, 9), (81.0, 11))
     assert mean_reading(readings, [(2.0, 4.0)], "power_w") == 600.0
     assert mean_reading(readings, [(2.0, 4.0)], "temperature_c") is None
