@@ -15,24 +15,37 @@ if TYPE_CHECKING:
 BESIDE = 0.12  # how far from each other two series are drawn over one place, in places
 APART = 1.03  # the same over a length, as a factor
 STEPS = 40  # of a law's curve
+MARKS = ("", "-dot", "-open", "-open-dot")  # of a symbol, by setting
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A backend's times to the first token: prompt length → each repetition, in seconds; `law`: length → the fitted time,
-    for the lengths of a curve; empty where too few lengths were measured."""
+    """A backend's times to the first token at one setting: prompt length → each repetition, in seconds; `law`: length → the
+    fitted time, for the lengths of a curve; empty where too few lengths were measured."""
 
-    name: str
+    backend: str
+    setting: str
     times: Mapping[int, Sequence[float]]
     law: Mapping[float, float]
+
+    @property
+    def name(self) -> str:
+        """As the legend has it."""
+        return f"{self.backend}, {self.setting}"
 
 
 @dataclass(frozen=True)
 class Writing:
-    """A backend's rates of decoding: place (`1 stream at 16`) → each repetition, in tokens a second."""
+    """A backend's rates of decoding at one setting: place (`1 at 16`) → each repetition, in tokens a second."""
 
-    name: str
+    backend: str
+    setting: str
     rates: Mapping[str, Sequence[float]]
+
+    @property
+    def name(self) -> str:
+        """As the legend has it."""
+        return f"{self.backend}, {self.setting}"
 
 
 def lengths_of_curve(first: float, last: float) -> list[float]:
@@ -56,14 +69,14 @@ def backends(
 
     if not reading and not writing:
         raise ParameterError("no backend was measured: there is nothing to draw")
-    names = list(dict.fromkeys([*(one.name for one in reading), *(one.name for one in writing)]))
+    looks = styles([(one.backend, one.setting) for one in reading] + [(one.backend, one.setting) for one in writing])
     figure = make_subplots(
         rows=1, cols=2, horizontal_spacing=0.13, subplot_titles=["reading a prompt, and its law", "decoding"],
         figure=go.Figure(layout={"template": register()}),
     )  # fmt: skip
     figure.update_annotations(font={"size": 13}, yshift=4)
     for index, one in enumerate(reading):
-        look, factor = style(names.index(one.name)), APART ** (index - (len(reading) - 1) / 2)
+        look, factor = looks[one.backend, one.setting], APART ** (index - (len(reading) - 1) / 2)
         points(figure, one.name, {at: at * factor for at in one.times}, one.times, look, 1, legend=True)
         if one.law:
             figure.add_scatter(
@@ -76,7 +89,7 @@ def backends(
     for index, writer in enumerate(writing):
         off = BESIDE * (index - (len(writing) - 1) / 2)
         at = {place: places.index(place) + off for place in writer.rates}
-        look = style(names.index(writer.name))
+        look = looks[writer.backend, writer.setting]
         points(figure, writer.name, at, writer.rates, look, 2, legend=writer.name not in drawn)
     stars(figure, reading, writing, places, champions)
     lengths = sorted({length for one in reading for length in one.times})
@@ -96,13 +109,19 @@ def backends(
     return figure
 
 
-def style(index: int) -> dict[str, Any]:
-    """How a series looks."""
-    colour = PALETTE[index % len(PALETTE)]
-    return {
-        "colour": colour, "symbol": SYMBOLS[index % len(SYMBOLS)],
-        "line": {"color": colour, "width": 2, "dash": DASHES[index % len(DASHES)]},
-    }  # fmt: skip
+def styles(series: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """How each (backend, setting) looks: backends differ by colour and symbol, their settings by dash and by what is in the
+    symbol."""
+    backends_, settings = (list(dict.fromkeys(names)) for names in zip(*series, strict=True))
+    found = {}
+    for backend, setting in series:
+        colour, symbol = (each[backends_.index(backend) % len(each)] for each in (PALETTE, SYMBOLS[:4]))
+        number = settings.index(setting)
+        found[backend, setting] = {
+            "colour": colour, "raw": f"{symbol}-open", "symbol": symbol + MARKS[number % len(MARKS)],
+            "line": {"color": colour, "width": 2, "dash": DASHES[number % len(DASHES)]},
+        }  # fmt: skip
+    return found
 
 
 def points(
@@ -113,7 +132,7 @@ def points(
     raw = [(at[place], value) for place, found in values.items() for value in found]
     figure.add_scatter(
         x=[x for x, _ in raw], y=[y for _, y in raw], mode="markers", legendgroup=name, showlegend=False,
-        marker={"color": look["colour"], "size": 6, "symbol": f"{look['symbol']}-open", "opacity": 0.55},
+        marker={"color": look["colour"], "size": 6, "symbol": look["raw"], "opacity": 0.55},
         hovertemplate="%{y:.4g}<extra>" + name + "</extra>", row=1, col=column,
     )  # fmt: skip
     summary = [interval(found) for found in values.values()]

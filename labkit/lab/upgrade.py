@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from labkit.audit.run_files import read_lines
 from labkit.errors import RunError
 from labkit.lab.compare import CellRatio, cell_ratio
 from labkit.lab.effects import by_block
@@ -11,7 +13,9 @@ from labkit.lab.forest import Branch
 from labkit.lab.measurements import Measurement
 from labkit.lab.record import canonical_cell
 from labkit.measure.metrics import metric as known_metric
+from labkit.measure.serving.parting import Parting, parting
 from labkit.measure.statistics import MARGIN, comparison_word, family_level, paired_ratios
+from labkit.models.model import Model
 
 Word = Literal["better", "worse", "same", "undecided", "invalid"]
 ANSWERS = {"prefill": "prefill_tok_s", "decode": "decode_tok_s", "mixed": "total_tok_s", "load": "load_s"}  # by phase
@@ -44,10 +48,9 @@ class Change:
         return (self.question, self.old, self.new, self.unit, self.ratio, self.low, self.high, self.word)
 
 
-def change_of(found: CellRatio, margin: float = MARGIN, each: Sequence[float] = ()) -> Change:
-    """A ratio of `lab compare` as a change: turned where less is better, with the word for that margin.
-
-    An `undecided` or `invalid` of the comparison stays one."""
+def change_of(found: CellRatio, margin: float = MARGIN, each: Sequence[float] = (), undecided: bool = False) -> Change:
+    """A ratio of `lab compare` as a change: turned where less is better, with the word for that margin. `undecided`: nothing
+    is to be said of it, since no anchor holds; an *invalid* stays one."""
     better = known_metric(found.metric).better
     turned = better == "lower"
     ratio, low, high = found.ratio, found.low, found.high
@@ -58,7 +61,7 @@ def change_of(found: CellRatio, margin: float = MARGIN, each: Sequence[float] = 
     word = words.get(said, "undecided")
     if found.word == "invalid":
         word = "invalid"
-    elif found.word == "undecided" and found.spread:  # an anchor that does not hold, or one session against another
+    elif undecided:
         word = "undecided"
     return Change(
         found.cell, found.metric, found.unit, found.old, found.new, ratio, low, high, word, found.spread,
@@ -88,6 +91,39 @@ def changes(
         ratio = cell_ratio((old, new), name, values, level, None, None, invalid=invalid)
         found.append(change_of(ratio, margin, paired_ratios(values[1], values[0]).ratios))
     return found, level
+
+
+def greedy_outputs(folder: Path, knob: str, side: str) -> dict[str, tuple[list[int], list[int]]]:
+    """What a side said greedily in the run of `folder`, phase `greedy` of its requests: hash of the prompt → (ids of the
+    prompt, ids that followed)."""
+    found = {}
+    for row in read_lines(folder / "requests.jsonl"):
+        cell = row.get("cell")
+        if isinstance(cell, dict) and cell.get("phase") == "greedy" and cell.get(knob) == side and "token_ids" in row:
+            found[str(row["prompt_sha256"])] = (list(row["prompt_ids"]), list(row["token_ids"]))
+    return found
+
+
+def partings(
+    model: Model, before: Mapping[str, tuple[list[int], list[int]]], after: Mapping[str, tuple[list[int], list[int]]]
+) -> tuple[list[Parting], int]:
+    """Where the outputs of the prompts that both sides had part, and how many prompts those are."""
+    both = [prompt for prompt in before if prompt in after]
+    found = (parting(model, before[prompt][0], before[prompt][1], after[prompt][1]) for prompt in both)
+    return [one for one in found if one is not None], len(both)
+
+
+def output_words(found: Sequence[Parting], prompts: int) -> str:
+    """What became of the outputs, in a sentence's part."""
+    others = [one for one in found if not one.tie]
+    if not prompts:
+        return "outputs not compared: no prompt of both"
+    if not found:
+        return f"outputs equal ({prompts} prompts)"
+    if not others:
+        return f"outputs equal up to near-ties ({len(found)} of {prompts} prompts part at one)"
+    worst = max(one.gap for one in others)
+    return f"outputs changed: {len(others)} of {prompts} prompts part where the two tokens lie up to {worst:.2g} nats apart"
 
 
 def told_apart(before: str, after: str, control: bool) -> None:

@@ -21,31 +21,29 @@ def prefill_of(answers: Sequence[Answer], costs: Costs) -> dict[str, float]:
     a cache, there is only how many failed."""
     timed = [(answer, Timed.of(answer)) for answer in answers]
     good = [(answer, one) for answer, one in timed if one.good and one.prompt_tokens]
-    found = {"failed_share": 1 - len(good) / len(answers)}
+    failed = {"failed_share": 1 - len(good) / len(answers)}
     read = sum(one.prompt_tokens or 0 for _, one in good)
     cached = sum(one.cached_tokens or 0 for _, one in good)
     if not good or cached > MOST_CACHED * read:
-        return found
+        return failed
     ttft_s = fmean(one.ttft_s or 0.0 for _, one in good)
-    found |= prefill_metrics(round(read / len(good)), ttft_s, costs)
+    found = prefill_metrics(round(read / len(good)), ttft_s, costs)
     own = [answer.timings.get("prompt_ms", 0.0) for answer, _ in good]
     if min(own) > 0:
         found |= {"server_prefill_tok_s": read / sum(own) * 1e3, "transport_ms": ttft_s * 1e3 - fmean(own)}
-    return found
+    return found | failed
 
 
 def decode_of(answers: Sequence[Answer], costs: Costs) -> tuple[dict[str, float], str]:
-    """Metrics of streams that decode at once, from when their tokens came; and why there is no rate, where there is none.
-
-    `depth` in the costs is that of the window in which all of them decode."""
+    """Metrics of streams that decode at once, from when their tokens came; and why there is no rate, where there is none."""
     served = Served.of(answers)
-    found = {"failed_share": served.failed_share}
+    failed = {"failed_share": served.failed_share}
     window, why = served.window
     if window is None:
-        return found, why
+        return failed, why
     streams = [Arrivals(one.prompt_tokens or 0, one.submit_s or 0.0, one.times) for one in served.good]
     metrics, _ = decode_metrics(streams, costs)
     own = [answer.timings for answer in answers]
     if all(one.get("predicted_ms", 0) > 0 and one.get("predicted_n", 0) > 1 for one in own):
         metrics["server_decode_tok_s"] = fmean((one["predicted_n"] - 1) / one["predicted_ms"] * 1e3 for one in own)
-    return found | metrics, ""
+    return metrics | failed, ""
