@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import re
 import socket
 import subprocess
 import sys
@@ -14,6 +15,9 @@ from labkit.errors import ParameterError, RunError
 HOST = "127.0.0.1"
 LOAD_S = 900.0  # how long it may take to load a model and build its pipelines
 STOP_S = 5.0
+LINES, LOG_BYTES = 20, 1 << 16  # of its log, where it is asked why it ended
+_TROUBLE = re.compile(r"\b(error|fail|failed|couldn't|could not|cannot|invalid|unable|out of memory)\b", re.IGNORECASE)
+_PREFIX = re.compile(r"^\d+(\.\d+){3} [A-Z] ")  # a time and a level
 # the server dies with this process, however that ends (Linux: PR_SET_PDEATHSIG, SIGKILL)
 _LEASH = "import ctypes,os,sys\nctypes.CDLL(None).prctl(1,9)\nos.execv(sys.argv[1],sys.argv[1:])"
 
@@ -91,9 +95,7 @@ class ServerProcess:
         began = time.monotonic()
         while not self.healthy():
             if self.popen.poll() is not None:
-                raise RunError(
-                    f"{self.name} ended with code {self.popen.returncode} while loading: {self.last_words()}"
-                )
+                raise RunError(f"{self.name} ended with code {self.popen.returncode} while loading: {self.complaint()}")
             seconds = time.monotonic() - began
             if seconds > load_s:
                 raise RunError(f"{self.name} was not ready after {load_s:.0f} s: {self.last_words()}")
@@ -121,11 +123,23 @@ class ServerProcess:
 
     def last_words(self) -> str:
         """The last line of its log."""
+        return (self._last_lines() or ["it wrote nothing"])[-1]
+
+    def complaint(self) -> str:
+        """The first of its last lines that tells of an error: what follows one is seldom why. Else its last line."""
+        told = [line for line in self._last_lines()[-LINES:] if _TROUBLE.search(line)]
+        return told[0] if told else self.last_words()
+
+    def _last_lines(self) -> list[str]:
+        """The end of its log, a line each, without what llama.cpp puts before them."""
         try:
-            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - LOG_BYTES))
+                text = file.read().decode(errors="replace")
         except OSError:
-            lines = []
-        return lines[-1].strip()[:200] if lines else "it wrote nothing"
+            return []
+        lines = (" ".join(_PREFIX.sub("", line).split()) for line in text.splitlines())
+        return [line[:200] for line in lines if line]
 
     def close(self) -> None:
         """Stop it: asked first, then killed. Stopping twice is harmless. Secrets, home and host are taken out of its log."""

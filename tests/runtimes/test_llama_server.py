@@ -211,3 +211,20 @@ def test_a_model_it_cannot_load_ends_in_its_last_words(imitation: Path, monkeypa
     monkeypatch.setenv("IMITATION", "broken")
     with pytest.raises(RunError, match="ended with code 3 while loading: error: unknown model architecture"):
         start(imitation)
+
+
+def test_of_its_last_lines_the_first_that_tells_of_an_error_is_given(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = server_process.ServerProcess.__new__(server_process.ServerProcess)
+    process.log = log
+    assert process.complaint() == "it wrote nothing"
+    log.write_text(
+        "0.00.068.435 I srv    load_model: loading model\n"
+        "0.00.068.442 E gguf_init_from_reader: invalid magic characters: 'root', expected 'GGUF'\n"
+        "0.00.068.453 E srv    load_model: failed to load model, '/etc/passwd'\n\n"
+        "0.00.068.805 E srv  llama_server: exiting due to model loading error\n"
+    )
+    assert process.complaint() == "gguf_init_from_reader: invalid magic characters: 'root', expected 'GGUF'"
+    assert process.last_words() == "srv llama_server: exiting due to model loading error"
+    log.write_text("all is well\n" * 100_000 + "waiting for the GPU\n")
+    assert process.complaint() == "waiting for the GPU"
