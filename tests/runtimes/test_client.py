@@ -1,6 +1,5 @@
 """Requests over real sockets as a load wants them: each has its own outcome, whatever the server does to others."""
 
-import contextlib
 import itertools
 import os
 import signal
@@ -75,19 +74,24 @@ class Counting:
         connection.sendall(b"".join(GOOD))
 
 
-def test_a_closed_loop_keeps_its_number_open_and_sends_the_next_when_one_ends() -> None:
-    counting, ends = Counting(0.03), []
+def test_a_closed_loop_keeps_its_number_open_and_sends_the_next_when_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting, ends, stages = Counting(0.1), [], []
+    submit = client._Exchange._submit
+
+    def noted(self: client._Exchange, each: client._Connection) -> None:
+        stages.append([one.stage for one in self.open.values()])
+        submit(self, each)
+
+    monkeypatch.setattr(client._Exchange, "_submit", noted)
     with ScriptedServer(counting) as server:
         answers = ask(server, *"abcdefg", load=Load("concurrent", streams=3), progress=lambda *done: ends.append(done))
-        assert [each.body["prompt"] for each in sorted(server.requests, key=lambda each: each.body["prompt"])] == list(
-            "abcdefg"
-        )
+        assert sorted(each.body["prompt"] for each in server.requests) == list("abcdefg")
     assert [answer.ask.prompt for answer in answers] == list("abcdefg")
     assert all(answer.good and len(answer.times) == 2 and answer.due_s is None for answer in answers)
     assert counting.most == 3
     assert ends == [(i, 7) for i in range(1, 8)]
+    assert stages[0] == ["ready"] * 3  # the first are sent when all of them are connected
     sent = sorted(answer.submit_s for answer in answers)
-    assert sent[2] - sent[0] < 0.02  # the first start together
     done = sorted(answer.end_s or 0.0 for answer in answers)
     assert all(sent[i + 3] >= done[i] for i in range(4))
 
@@ -99,16 +103,21 @@ def test_one_at_a_time_is_one_after_the_other() -> None:
 
 
 def test_an_open_loop_sends_at_its_moments_whatever_is_open() -> None:
-    counting, load = Counting(0.4), Load("poisson", rate=40.0, seed=5)
-    with ScriptedServer(counting) as server:
+    all_there, load = threading.Barrier(8), Load("poisson", rate=40.0, seed=5)
+
+    def script(told: Told, connection: socket.socket) -> None:
+        all_there.wait(20)  # none ends before all were sent
+        connection.sendall(b"".join(GOOD))
+
+    with ScriptedServer(script) as server:
         answers = ask(server, *"abcdefgh", load=load)
-    assert counting.most == 8
+    assert all(answer.good for answer in answers)
     dues = [answer.due_s for answer in answers]
     start = dues[0] - next(load.moments(1))  # type: ignore[operator]
     assert dues == pytest.approx([start + moment for moment in load.moments(8)])
     late = [answer.submit_s - answer.due_s for answer in answers]  # type: ignore[operator]
     assert min(late) >= 0
-    assert max(late) < 0.2
+    assert max(late) < 1.0  # as long as a busy machine may let a process wait
 
 
 @pytest.mark.parametrize(
@@ -167,18 +176,18 @@ def test_want_of_file_descriptors_here_is_not_blamed_on_the_server(monkeypatch: 
 
 
 def test_a_server_that_hangs_midway_is_cut_after_a_silence_and_the_others_are_whole() -> None:
-    with contextlib.ExitStack() as stack:
-        held: list[ScriptedServer] = []
+    held: list[ScriptedServer] = []
 
-        def hang(told: Told, connection: socket.socket) -> None:
-            connection.sendall(HEAD + native(1))
-            held[0].until_left(connection)
+    def hang(told: Told, connection: socket.socket) -> None:
+        connection.sendall(HEAD + native(1))
+        held[0].until_left(connection)
 
-        held.append(stack.enter_context(ScriptedServer(by_prompt(bad=hang))))
-        bad, good = ask(held[0], "bad", "good", limits=Limits(silence_s=0.4))
-        assert held[0].hung_up.wait(5)  # it is told, by the end of the connection
+    with ScriptedServer(by_prompt(bad=hang)) as server:
+        held.append(server)
+        bad, good = ask(server, "bad", "good", limits=Limits(silence_s=0.8))
+        assert server.hung_up.wait(5)  # it is told, by the end of the connection
     assert (bad.failed, bad.times) == ("silent", ())
-    assert bad.error == "it sent nothing for 0.4 s, after 1 token"
+    assert bad.error == "it sent nothing for 0.8 s, after 1 token"
     assert good.good
 
 
@@ -295,30 +304,27 @@ def test_a_jump_of_the_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatc
     before = time.perf_counter()
     with ScriptedServer(answering(*GOOD, gap_s=0.02)) as server:
         answer = ask(server, "a")[0]
-    assert time.time() < 10**9 + 1  # the patched one
+    assert time.time() <= 10**9  # the patched one
     assert answer.good
     assert before < answer.submit_s < answer.times[0] < answer.times[1] < time.perf_counter()
 
 
 def test_an_interrupt_closes_every_connection() -> None:
-    with contextlib.ExitStack() as stack:
-        held: list[ScriptedServer] = []
-        left = threading.Semaphore(0)
+    held: list[ScriptedServer] = []
+    left, all_there = threading.Semaphore(0), threading.Barrier(3, action=lambda: os.kill(os.getpid(), signal.SIGINT))
 
-        def hang(told: Told, connection: socket.socket) -> None:
-            connection.sendall(HEAD + native(1))
-            held[0].until_left(connection)
-            left.release()
+    def hang(told: Told, connection: socket.socket) -> None:
+        connection.sendall(HEAD + native(1))
+        all_there.wait(20)
+        held[0].until_left(connection)
+        left.release()
 
-        held.append(stack.enter_context(ScriptedServer(hang)))
-        timer = threading.Timer(0.4, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        began = time.monotonic()
+    with ScriptedServer(hang) as server:
+        held.append(server)
         with pytest.raises(KeyboardInterrupt):
-            ask(held[0], *"abcdef", load=Load("concurrent", streams=3))
-        assert time.monotonic() - began < 5
-        assert all(left.acquire(timeout=5) for _ in range(3))
-        assert len(held[0].requests) == 3
+            ask(server, *"abcdef", load=Load("concurrent", streams=3))
+        assert all(left.acquire(timeout=10) for _ in range(3))
+        assert len(server.requests) == 3
 
 
 @pytest.fixture
