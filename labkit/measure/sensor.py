@@ -1,12 +1,14 @@
 """What a power sensor can see: how often its value is renewed, and what a mean over its window hides, in closed form."""
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from labkit.errors import ParameterError
 from labkit.measure.telemetry import Reading
+from labkit.vulkan.device import Device
 
 Readings = Sequence[tuple[float, Reading]]
 FEWEST_CHANGES = 8  # of a sensor's value: fewer do not tell how often it is renewed
@@ -50,6 +52,23 @@ def renewal(readings: Readings, field: str = "power_w") -> Renewal:
     if len(changed) < FEWEST_CHANGES:
         return Renewal(None, len(changed), apart)
     return Renewal(median(later - now for now, later in itertools.pairwise(changed)), len(changed), apart)
+
+
+def why_no_power(device: Device, settle_s: float = 0.05) -> str:
+    """Why a device tells neither its power nor a counter of energy, in a sentence; nothing where it tells one of them.
+
+    Two looks, `settle_s` apart, since the power of a counter is a difference."""
+    from labkit.measure.telemetry import find_source
+
+    source, name = find_source(device)
+    if source is None:
+        return name
+    found = [source.read()]
+    time.sleep(settle_s)
+    found.append(source.read())
+    if any(one.power_w is not None or one.energy_j is not None for one in found):
+        return ""
+    return str(source.facts().get("no_power") or f"{source.name} tells no power of {device.name}")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.measure.sensor import Pulse, renewal, sense
+from labkit.measure.sensor import Pulse, renewal, sense, why_no_power
 from labkit.measure.telemetry import Reading
+from labkit.vulkan.device import Device
 
 PUBLISHED = Pulse(200.0, 584.0, 0.001)  # a peak under a cap of 250 W, and a millisecond of it
 
@@ -75,3 +76,32 @@ def test_a_sensor_read_oftener_than_it_is_renewed_tells_its_renewal() -> None:
     assert "0 changes do not tell" in still.words()
     with pytest.raises(ParameterError, match="1 readings of power_w"):
         renewal([(0.0, Reading(power_w=1.0))])
+
+
+class Told:
+    """A source that says what it was given, whatever it is asked of."""
+
+    name = "the imitated sensor"
+
+    def __init__(self, *readings: Reading, **facts: str) -> None:
+        self.left, self.said = list(readings), facts
+
+    def read(self) -> Reading:
+        return self.left.pop(0)
+
+    def facts(self) -> dict[str, str]:
+        return self.said
+
+
+def test_a_device_without_a_sensor_of_power_says_why(monkeypatch: pytest.MonkeyPatch, device: Device) -> None:
+    def give(source: Told | None, name: str = "") -> None:
+        monkeypatch.setattr("labkit.measure.telemetry.find_source", lambda device: (source, name))
+
+    give(None, "no telemetry: nothing is there")
+    assert why_no_power(device, 0.0) == "no telemetry: nothing is there"
+    give(Told(Reading(core_mhz=1.0), Reading(core_mhz=1.0), no_power="the counter is for root alone"))
+    assert why_no_power(device, 0.0) == "the counter is for root alone"
+    give(Told(Reading(core_mhz=1.0), Reading(core_mhz=1.0)))
+    assert why_no_power(device, 0.0) == f"the imitated sensor tells no power of {device.name}"
+    give(Told(Reading(), Reading(power_w=80.0)))  # the power of a counter is a difference: the first look has none
+    assert why_no_power(device, 0.0) == ""
