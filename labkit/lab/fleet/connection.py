@@ -47,7 +47,7 @@ class Fleet:
         self._told: set[str] = set()
 
     def workers(self) -> dict[str, Worker]:
-        """The workers that can be used now, by address. SchedulerLost when there is no scheduler any more."""
+        """The workers that can be used now, by address; a new one is asked who it is. SchedulerLost without a scheduler."""
         self._check()
         try:
             told = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=ANSWER_S)
@@ -56,8 +56,9 @@ class Fleet:
             raise self._lost() from None
         for address in found:
             if address not in self._known:
-                self._known[address] = self._describe(address)
-        known = {address: self._known[address] for address in found}
+                with contextlib.suppress(WorkerLost):  # it came and went, or is asked again at the next look
+                    self._known[address] = self._describe(address)
+        known = {address: self._known[address] for address in found if address in self._known}
         return {address: worker for address, worker in known.items() if isinstance(worker, Worker)}
 
     def refused(self) -> list[str]:
@@ -71,7 +72,7 @@ class Fleet:
         try:
             told = self.ask(address, workplace.describe, self.experiment, self.notebook)
             worker = Worker(address, str(told["name"]), told["device"], Code.model_validate(told["code"]))
-        except SchedulerLost:
+        except (SchedulerLost, WorkerLost):
             raise
         except ValidationError:
             return f"the worker at {address} has another version of labkit; update it"
@@ -119,7 +120,7 @@ class Fleet:
         except Exception as error:
             self._check()
             if type(error).__name__ in ("KilledWorker", "CancelledError", "FutureCancelledError", "TimeoutError"):
-                raise WorkerLost("its worker is gone") from None
+                raise WorkerLost(type(error).__name__) from None
             raise RunError(f"its worker failed: {type(error).__name__}: {one_line(error)}") from None
         finally:
             with contextlib.suppress(Exception):

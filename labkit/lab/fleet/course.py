@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.audit.stored import run_audit
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.lab.fleet import workplace
 from labkit.lab.fleet.connection import FETCH_S, Fleet, SchedulerLost, Worker, WorkerLost
 from labkit.lab.fleet.delivery import Expected, receive
@@ -19,6 +19,7 @@ from labkit.lab.sweep import Asked, Sweep
 from labkit.lab.sweep_file import SweepFile
 
 LOOK_S = 0.1
+AGAIN_S = 1.0  # between two looks at a run that a worker is still at
 LOST_S = 2.0  # for the result of a worker that is gone
 HURRY_S = 10.0  # for a worker to hear that it is to stop
 STOP_S = 30.0  # for runs that were asked to stop to close their records and come
@@ -56,8 +57,8 @@ class FleetSweep(Sweep):
         self._settle(how)
 
     def _course(self, night: Night, how: How) -> None:
-        self._collect(night, how)
-        todo = deque(self.missing())
+        left = self._collect(night, how)
+        todo = deque(number for number in self.missing() if number not in left)
         total, stop_by = len(todo), 0.0
         while True:
             here = self.fleet.workers()
@@ -76,7 +77,11 @@ class FleetSweep(Sweep):
                 return
             for address, worker in here.items():
                 if todo and address not in self._jobs and night.room():
-                    self._begin(todo.popleft(), worker, total - len(todo), total, night, how)
+                    left_s = night.each_s and night.each_s * -(-len(todo) // len(here))
+                    number = todo.popleft()
+                    line = self._line(number, total - len(todo) - 1, total, None)
+                    how.say(f"{line} on {worker.name}{self._eta(left_s)}")
+                    self._begin(number, worker, night, how)
             if ended:
                 self._settle(how)  # while the workers are at the next points
             if not self._jobs and (not todo or not night.room()):
@@ -86,12 +91,10 @@ class FleetSweep(Sweep):
                 return
             time.sleep(LOOK_S)
 
-    def _begin(self, number: int, worker: Worker, done: int, total: int, night: Night, how: How) -> None:
+    def _begin(self, number: int, worker: Worker, night: Night, how: How) -> None:
         """Hands a point to a worker; the run's name is on the disk before."""
         run = new_run_id(self.file.experiment)
-        left = night.each_s and night.each_s * -(-(total - done + 1) // max(1, len(self.fleet.workers())))
         self.note(number, run=run, settled=False, worker=worker.name, reason="")
-        how.say(f"{self._line(number, done - 1, total, None)} on {worker.name}{self._eta(left)}")
         timeout = min((x for x in (how.timeout_s, night.left_s) if x is not None), default=None)
         task = Task(
             run=run,
@@ -116,10 +119,10 @@ class FleetSweep(Sweep):
                 night.took.append(time.monotonic() - job.began)
         except SchedulerLost:
             raise
-        except WorkerLost:
-            text = f"{job.worker.name} was lost while it ran it; a finished run of it is fetched by --resume once it is back"
+        except WorkerLost as lost:
+            text = f"{job.worker.name} was lost while it ran it ({lost}); --resume fetches what it finished once it is back"
             self._failed(job.number, text, how)
-        except RunError as error:
+        except LabError as error:
             self._failed(job.number, f"{job.worker.name}: {error}", how)
 
     def _failed(self, number: int, reason: str, how: How) -> None:
@@ -139,8 +142,9 @@ class FleetSweep(Sweep):
         why = f": {record.reason}" if record.reason else ""
         how.say(f"  {self.words(number)}: {record.state}{took}{why}")
 
-    def _collect(self, night: Night, how: How) -> None:
-        """Fetches the runs of missing points that workers have ended, and waits for those they are still at."""
+    def _collect(self, night: Night, how: How) -> set[int]:
+        """Fetches the runs of missing points that workers have ended, and waits for those they are still at. The points
+        whose run is there and could not be had are returned: they are not run again by this sweep."""
         wanted = {
             str(self.file.points[number].run): number
             for number in self.missing()
@@ -148,8 +152,8 @@ class FleetSweep(Sweep):
             and self.file.points[number].worker
             and self._settled_state(self.file.points[number]) == "missing"
         }
-        waited = set()
-        while wanted and not night.stopped:
+        waited, left, running = set(), set(), bool(wanted)
+        while wanted and running and night.room():
             running = False
             for address, worker in self.fleet.workers().items():
                 if not wanted:
@@ -165,15 +169,19 @@ class FleetSweep(Sweep):
                             waited.add(run)
                             how.say(f"waiting for {worker.name}, which still runs {run}")
                     elif state not in ("missing", "damaged"):
-                        self._fetch(wanted.pop(run), run, worker, how)
-            if not running:
-                break
-            time.sleep(1.0)
-        for run, number in wanted.items() if not night.stopped else ():
-            how.say(f"  {self.words(number)}: no worker here has {run}; it runs again")
+                        number = wanted.pop(run)
+                        if not self._fetch(number, run, worker, how):
+                            left.add(number)
+            if running:
+                time.sleep(AGAIN_S)
+        if not running and night.room():
+            for run, number in wanted.items():
+                how.say(f"  {self.words(number)}: no worker here has {run}; it runs again")
         self._settle(how)
+        return left
 
-    def _fetch(self, number: int, run: str, worker: Worker, how: How) -> None:
+    def _fetch(self, number: int, run: str, worker: Worker, how: How) -> bool:
+        """Takes in a run that a worker has. False when the worker is lost over it; one that is refused is made again."""
         how.say(f"fetching {run} from {worker.name}")
         try:
             sent = self.fleet.ask(worker.address, workplace.hand_over, run, within_s=FETCH_S)
@@ -181,13 +189,15 @@ class FleetSweep(Sweep):
             self.note(number, reason="")
         except SchedulerLost:
             raise
-        except RunError as error:
+        except LabError as error:
             how.say(f"  {self.words(number)}: not fetched: {error}")
+            return not isinstance(error, WorkerLost)
+        return True
 
     def _stop(self, how: How) -> None:
         """Asks the workers to stop what they run for this sweep."""
         if self._jobs:
-            how.say(f"stopping {len(self._jobs)} runs; what they have is kept")
+            how.say(f"stopping {len(self._jobs)} run{'s' if len(self._jobs) != 1 else ''}; what they have is kept")
         for job in [*self._jobs.values()]:
             try:
                 begun = self.fleet.ask(job.worker.address, workplace.stop, job.run, within_s=HURRY_S)

@@ -57,9 +57,11 @@ def receive(root: Path, sent: Mapping[str, Any], expected: Expected, came: Mappi
         )
     with tempfile.TemporaryDirectory(prefix="lab-") as folder:
         path = Path(folder) / f"{expected.run}.zip"
-        path.write_bytes(archive)
         try:
+            path.write_bytes(archive)
             done = import_run(root, path, expected.check, came)
+        except OSError as error:
+            raise RunError(f"{folder} cannot be written: {error.strerror}; nothing was taken in") from None
         except RunError as error:
             raise RunError(f"{who}: {str(error).replace(f'{folder}/', '')}") from None
     expected.check(done.record)  # also where it was here already, as in a folder that several machines share
