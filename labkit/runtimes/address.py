@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from labkit.errors import ParameterError
 
 MOST_SAID = 300  # characters of what a server said that go into an error
+MOST_READ = 1 << 14  # of them that are looked at
 _HEADER = re.compile(r"[\x21-\x7e]+")  # what may stand in a header without ending it
 
 
@@ -52,9 +53,13 @@ class Address:
         content = json.dumps(body).encode()
         return self.head("POST", path, len(content)) + content
 
-    def hide(self, text: str) -> str:
-        """`text` without the key."""
-        return text.replace(self.key, "(key)") if self.key else text
+    def told(self, text: str) -> str:
+        """`text`, which a server may have had a part in, in one line and without the key."""
+        words = clean(text)
+        if self.key:  # before anything is cut, or a part of it would be left
+            for form in {self.key, json.dumps(self.key)[1:-1]}:
+                words = words.replace(form, "(key)")
+        return cut(words)
 
 
 def read_url(url: str, *, key: str | None = None, ca_file: str | None = None) -> Address:
@@ -98,20 +103,29 @@ def why(error: OSError) -> str:
     return (error.strerror or str(error) or type(error).__name__).lower()
 
 
-def one_line(text: str) -> str:
-    """At most some 300 characters of a text, in one line that a terminal can show."""
-    words = " ".join("".join(each if each.isprintable() else " " for each in text[: 4 * MOST_SAID]).split())
+def clean(text: str) -> str:
+    """A text in one line that a terminal can show."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text[:MOST_READ]).split())
+
+
+def cut(words: str) -> str:
+    """At most some 300 characters of a text."""
     return words if len(words) <= MOST_SAID else words[:MOST_SAID] + " ..."
 
 
+def one_line(text: str) -> str:
+    """At most some 300 characters of a text, in one line that a terminal can show."""
+    return cut(clean(text))
+
+
 def said(body: bytes) -> str:
-    """What the body of an error says, in one line: its message where it is one of the usual objects."""
-    text = body[: 1 << 16].decode(errors="replace")
+    """What the body of an error says, in one line of any length: its message where it is one of the usual objects."""
+    text = body[:MOST_READ].decode(errors="replace")
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return one_line(text)
+        return clean(text)
     for name in ("error", "message", "detail"):
         if isinstance(data, dict) and data.get(name):
             data = data[name]
-    return one_line(data if isinstance(data, str) else json.dumps(data))
+    return clean(data if isinstance(data, str) else json.dumps(data))

@@ -8,11 +8,11 @@ the server held back counts with the event that shows it; an end token behind th
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
-from labkit.runtimes.address import MOST_SAID, Address, one_line, said
+from labkit.runtimes.address import Address, clean, said
 from labkit.runtimes.client import Reply
 from labkit.runtimes.events import Event, Garbled, Response, events_of, response_of
 from labkit.runtimes.runtime import Answer, Ask, Failure
@@ -102,9 +102,10 @@ def openai(events: Iterable[Event]) -> Told:
 def read_answer(ask: Ask, reply: Reply, dialect: Dialect, address: Address) -> Answer:
     """The answer that came of `ask`; one that failed says how, without the key of `address`."""
     try:
-        return _read(ask, reply, dialect)
+        answer = _read(ask, reply, dialect)
+        return replace(answer, notes=tuple(map(address.told, answer.notes))) if answer.notes else answer
     except _Failed as failure:
-        error = one_line(address.hide(failure.words))
+        error = address.told(failure.words)
         return Answer(ask, reply.submit_s, end_s=reply.end_s, due_s=reply.due_s, failed=failure.how, error=error)
 
 
@@ -141,7 +142,7 @@ def _read(ask: Ask, reply: Reply, dialect: Dialect) -> Answer:
             how = f" ({reply.error})" if reply.error else ""
             raise _Failed("closed", f"the connection was closed midway, after {_tokens(sum(counts))}{how}")
         if not events and response.content.strip():
-            raise _Failed("garbled", f"its answer is no stream of events: {said(response.content)[:120]!r}")
+            raise _Failed("garbled", f"its answer is no stream of events: '{said(response.content)}'")
         if not ask.fixed or sum(counts) != ask.tokens:
             raise _Failed("short", f"its stream ended without an end, after {_tokens(sum(counts))}")
     _check_length(ask, max(sum(counts), told.completion_tokens or 0), told.finish)
@@ -247,11 +248,9 @@ def sane(timings: Mapping[str, Any], e2e_ms: float) -> tuple[dict[str, float], l
             continue
         number = value if isinstance(value, float) else float(max(min(value, 10**300), -(10**300)))
         if not math.isfinite(number) or number < 0 or number >= 1e300:
-            notes.append(f"the server's {one_line(name)[:40]}={number:g} cannot be, and is left out")
+            notes.append(f"the server's {clean(name)}={number:g} cannot be, and is left out")
         elif name.endswith("_ms") and number > FAR * e2e_ms + FAR_MS:
-            notes.append(
-                f"the server's {one_line(name)[:40]}={number:g} is longer than the {e2e_ms:.0f} ms here, left out"
-            )
+            notes.append(f"the server's {clean(name)}={number:g} is longer than the {e2e_ms:.0f} ms here, left out")
         else:
             kept[name] = number
             continue
@@ -284,7 +283,7 @@ def _text(value: Any) -> str:
 def _words(error: Any) -> str:
     if isinstance(error, dict) and error.get("message"):
         error = error["message"]
-    return one_line(str(error))[:MOST_SAID]
+    return clean(str(error))
 
 
 def _tokens(number: int) -> str:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from labkit.runtimes.address import one_line
+from labkit.runtimes.address import MOST_READ, clean
 from labkit.runtimes.client import Reply
 
 
 class Garbled(Exception):
-    """What came is not what it should be; the text says how, in one line."""
+    """What came is not what it should be; the text says how, in one line of any length."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def response_of(reply: Reply) -> Response | None:
     first, *lines = head.split(b"\r\n")
     words = first.decode("latin-1").split(" ", 2)
     if not words[0].startswith("HTTP/") or len(words) < 2 or not (words[1].isascii() and words[1].isdigit()):
-        raise Garbled(f"it does not speak HTTP: {one_line(raw[:80].decode(errors='replace'))!r}")
+        raise Garbled(f"it does not speak HTTP: {_quoted(raw)}")
     fields = {
         name.strip().lower(): value.strip().lower() for name, _, value in (each.partition(b":") for each in lines)
     }
@@ -72,7 +72,7 @@ def response_of(reply: Reply) -> Response | None:
     elif (size := fields.get(b"content-length", b"")).isdigit() and len(size) < 16:
         whole = int(size) <= len(body)
     counts = list(accumulate(len(piece) for _, piece in reply.pieces))
-    reason = one_line(words[2]) if len(words) > 2 else ""
+    reason = clean(words[2]) if len(words) > 2 else ""
     moments = [moment for moment, _ in reply.pieces]
     return Response(int(words[1]), reason, body, whole, len(head) + len(separator), chunks, moments, counts)
 
@@ -89,7 +89,7 @@ def _unchunk(body: bytes) -> tuple[bytes, list[tuple[int, int]] | None, bool]:
         except ValueError:
             size = -1
         if size < 0:
-            raise Garbled(f"a piece of its answer has no length: {one_line(told[:40].decode(errors='replace'))!r}")
+            raise Garbled(f"a piece of its answer has no length: {_quoted(told)}")
         if size == 0:
             return bytes(content), places or None, True
         part = body[line + 2 : line + 2 + size]
@@ -128,5 +128,9 @@ def _object(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise Garbled(f"it sent an event that is not a JSON object: {one_line(text[:120].decode(errors='replace'))!r}")
+        raise Garbled(f"it sent an event that is not a JSON object: {_quoted(text)}")
     return data
+
+
+def _quoted(raw: bytes) -> str:
+    return f"'{clean(raw[:MOST_READ].decode(errors='replace'))}'"

@@ -77,14 +77,14 @@ class OpenAiEndpoint(Runtime):
         status, content = fetch(self.address, "/models")
         if status in (401, 403):
             raise ParameterError(
-                f"{self.root.url} answered {status}: {self.address.hide(said(content))}; give its key, or set {VARIABLE}"
+                f"{self.root.url} answered {status}: {self.address.told(said(content))}; give its key, or set {VARIABLE}"
             )
         try:
             listed = json.loads(content)["data"] if status == 200 else None
             models: dict[str, dict[str, Any]] = {str(each["id"]): each for each in listed or ()}
         except (ValueError, TypeError, KeyError, RecursionError):
             raise RunError(
-                f"{self.address.url}/models is no list of models: {self.address.hide(said(content))}"
+                f"{self.address.url}/models is no list of models: {self.address.told(said(content))}"
             ) from None
         if listed is None:
             if wanted is None:

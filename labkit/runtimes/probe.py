@@ -76,7 +76,7 @@ class Probe:
             if response is None:
                 return _Try(None, 0, reply.error or "closed the connection without an answer")
             if response.status != 200:
-                words = self.address.hide(refusal(response))
+                words = self.address.told(refusal(response))
                 if response.status in (401, 403):
                     raise ParameterError(f"{self.address.url}{path} {words}; give its key, or another")
                 if response.status == 429:
@@ -84,10 +84,10 @@ class Probe:
                 return _Try(None, response.status, words)
             events, done = events_of(response)
         except Garbled as error:
-            return _Try(None, 0, self.address.hide(str(error)))
+            return _Try(None, 0, self.address.told(str(error)))
         told = openai(events)
         if told.error is not None:
-            return _Try(None, 500, self.address.hide(told.error))
+            return _Try(None, 500, self.address.told(told.error))
         if not events or not (done or told.end_s is not None):
             return _Try(None, 0, "sent no stream of events that ends")
         return _Try(told, 200, "")

@@ -29,7 +29,7 @@ def fetch(
     try:
         response = response_of(reply)
     except Garbled as error:
-        raise RunError(f"{where}: {address.hide(str(error))}") from None
+        raise RunError(f"{where}: {address.told(str(error))}") from None
     if response is None or response.whole is False:
         raise RunError(f"{where}: {reply.error or 'the connection was closed without a whole answer'}")
     return response.status, response.content

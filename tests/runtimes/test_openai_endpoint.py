@@ -7,7 +7,7 @@ import pytest
 from imitated_api import METRICS, ImitatedApi
 from scripted_server import ScriptedServer, answering, plain
 
-from labkit.errors import ParameterError, RunError
+from labkit.errors import LabError, ParameterError, RunError
 from labkit.runtimes.load import at_once
 from labkit.runtimes.openai_endpoint import VARIABLE, OpenAiEndpoint
 from labkit.runtimes.probe import _grey
@@ -136,6 +136,20 @@ def test_a_key_is_shown_to_the_server_and_to_nobody_else(monkeypatch: pytest.Mon
             "status",
             "answered 401 Unauthorized: Incorrect API key provided: (key)",
         )
+
+
+@pytest.mark.parametrize("before", range(250, 310, 6))
+def test_a_key_is_hidden_where_a_long_message_is_cut(before: int) -> None:
+    key = "hunter2-" * 5
+    with ScriptedServer(answering(plain("401 No", b"x" * before + key.encode()))) as server:
+        with pytest.raises(ParameterError) as refused:
+            OpenAiEndpoint(server.url, key=key)
+        assert "hunter" not in str(refused.value)
+    for echo in (b"Bearer " + key.encode() + b" " * 90, b"HTTP/1.1 200 OK\r\n\r\n" + b"y" * before + key.encode()):
+        with ScriptedServer(answering(echo)) as server:
+            with pytest.raises(LabError) as failed:
+                OpenAiEndpoint(server.url, key=key)
+            assert "hunter" not in str(failed.value)
 
 
 def test_a_model_is_the_one_named_or_the_only_one() -> None:
