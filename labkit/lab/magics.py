@@ -13,6 +13,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from labkit.errors import LabError, ParameterError, ShaderError
 
 TIMED = ("run", "sweep", "rerun", "bench", "tune")  # verbs that wait until the device is free
+ASKING = {"-h", "--help", "--help-parameters", "--list"}  # with these they measure nothing
 ENDED = {
     1: "a cell failed, or it was stopped",
     2: "it was given what it cannot use",
@@ -76,7 +77,7 @@ class LabMagics(Magics):
         verb = " ".join(["lab", words[0]])
         if words[0] == "notebook":
             raise CellError("%lab notebook: this is a notebook already; start another JupyterLab from a terminal")
-        if words[0] in TIMED and (holder := held_here()):
+        if words[0] in TIMED and ASKING.isdisjoint(words) and (holder := held_here()):
             raise CellError(
                 f"{verb} would wait for ever: this notebook holds the device for {holder}; end that run first "
                 f"(run.conclude(...) or run.close())"

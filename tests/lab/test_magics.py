@@ -104,6 +104,7 @@ def test_a_verb_that_fails_is_a_line_and_fails_the_cell(shell: InteractiveShell,
 def test_a_timed_verb_does_not_wait_for_the_notebook_that_asks(shell: InteractiveShell) -> None:
     with device_lock("some-card", "batch-decode"):
         said = fault(shell, "%lab run template --quick")
+        assert cell(shell, "%lab run --list").success
     assert "would wait for ever: this notebook holds the device for batch-decode" in said
 
 

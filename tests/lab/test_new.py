@@ -24,6 +24,7 @@ QUESTION = 'Is "8" > 4 & <b>wide</b> enough?'
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("LABKIT_LAB", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # a device's lock of its own: other runs keep nobody waiting
     root = make_lab(tmp_path / "mine")
     monkeypatch.chdir(root)
     return root
