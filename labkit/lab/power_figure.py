@@ -2,18 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError
 from labkit.lab.figures import claim, error_bars, interval
+from labkit.lab.stored_power import StoredPower
 from labkit.lab.template import DASHES, SYMBOLS, register
-from labkit.measure.laws import Law
+from labkit.measure.laws import Law, fit_law
 from labkit.measure.sensor import Pulse
 from labkit.palette import NEUTRAL, PALETTE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+FEWEST_CELLS = 3  # of a law of two terms
 WINDOWS_S = tuple(10 ** (exponent / 10) for exponent in range(-40, 1))  # 0.1 ms to 1 s
 
 
@@ -28,21 +31,68 @@ class Peak:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one configuration drew. `joules`: a token, by streams, a value a block; `power`: (GB/s, watts) of each block;
-    `family`: those of one family share a colour, and a law."""
+    """What one configuration drew. `joules`: a token, by streams, a value a block; `power`: (GB/s, watts) likewise; `family`:
+    those of one family share a colour, and a law."""
 
     name: str
     joules: Mapping[float, Sequence[float]]
-    power: Sequence[tuple[float, float]]
+    power: Mapping[float, Sequence[tuple[float, float]]]
     family: str = ""
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """(GB/s, watts) of all cells and blocks."""
+        return [point for found in self.power.values() for point in found]
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """watts = P0 + e x GB/s of one family, with the terms `P0` and `e`."""
+    """watts = P0 + e x GB/s of one family, with the terms `P0` and `e`, over `cells`."""
 
     family: str
     law: Law
+    cells: int
+
+    def __str__(self) -> str:
+        return self.words()
+
+    def words(self) -> str:
+        """`P0 = 383 W [289, 478], e = 83 pJ a byte [44, 121], over 11 cells, off by 18 % at the most`."""
+        base, slope = self.law.coefficients["P0"], self.law.coefficients["e"]
+        first = "" if base.low is None or base.high is None else f" [{base.low:.0f}, {base.high:.0f}]"
+        second = "" if slope.low is None or slope.high is None else f" [{1e3 * slope.low:.0f}, {1e3 * slope.high:.0f}]"
+        return (
+            f"P0 = {base.estimate:.0f} W{first}, e = {1e3 * slope.estimate:.0f} pJ a byte{second}, over {self.cells} cells, "
+            f"off by {self.law.worst:.0%} at the most"
+        )
+
+
+def power_laws(drawn: Sequence[Drawn]) -> list[PowerLaw]:
+    """The law of each family with at least three cells that have as many blocks; none of the others."""
+    found = []
+    for family in dict.fromkeys(one.family for one in drawn):
+        cells = [points for one in drawn if one.family == family for points in one.power.values()]
+        if len(cells) < FEWEST_CELLS or len({len(points) for points in cells}) > 1:
+            continue
+        means = [fmean(gb_s for gb_s, _ in points) for points in cells]
+        watts = [[drew for _, drew in points] for points in cells]
+        found.append(PowerLaw(family, fit_law({"P0": [1.0] * len(cells), "e": means}, watts), len(cells)))
+    return found
+
+
+def drawn_cells(stored: StoredPower) -> list[Drawn]:
+    """What each runtime of a stored run drew while it decoded behind its shortest prompt; those with two numbers of streams at
+    the least, since one makes no line."""
+    decoding = [cell for cell in stored.cells() if cell.phase == "decode" and cell.joules]
+    shallow = min((cell.prompt for cell in decoding), default=0)
+    found = []
+    for runtime in dict.fromkeys(cell.runtime for cell in decoding):
+        some = [cell for cell in decoding if (cell.runtime, cell.prompt) == (runtime, shallow)]
+        joules = {float(cell.streams): list(cell.joules.values()) for cell in some}
+        power = {float(cell.streams): cell.power for cell in some if cell.power}
+        if len(joules) > 1:
+            found.append(Drawn(f"{runtime} {stored.weights}", joules, power, runtime))
+    return found
 
 
 @dataclass(frozen=True)
@@ -143,12 +193,12 @@ def _watts(
     for index, one in enumerate(drawn):
         colour, _, symbol = _look(one, index, drawn, families)
         figure.add_scatter(
-            x=[gb_s for gb_s, _ in one.power], y=[watts for _, watts in one.power], mode="markers", name=one.name,
+            x=[gb_s for gb_s, _ in one.points], y=[watts for _, watts in one.points], mode="markers", name=one.name,
             legendgroup=one.name, showlegend=legend, marker={"color": colour, "size": 7, "symbol": f"{symbol}-open"},
             hovertemplate="%{x:.4g} GB/s: %{y:.4g} W<extra>" + one.name + "</extra>", row=1, col=column,
         )  # fmt: skip
     for found in laws:
-        ends = [0.0, max(gb_s for one in drawn if one.family == found.family for gb_s, _ in one.power)]
+        ends = [0.0, max(gb_s for one in drawn if one.family == found.family for gb_s, _ in one.points)]
         figure.add_scatter(
             x=ends, y=[found.law.at(P0=1.0, e=end) for end in ends], mode="lines", name=f"{found.family}: the law".lstrip(": "),
             showlegend=False, line={"color": PALETTE[families.index(found.family) % len(PALETTE)], "width": 2},

@@ -1,9 +1,11 @@
 """The power of a stored run: its readings, the windows its cells worked in, and what a token of each cost."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from labkit.audit.run_files import read_lines, read_telemetry
@@ -36,6 +38,61 @@ class Work:
     def streams(self) -> int:
         """Streams at once, 1 where the cell does not say."""
         return int(next((self.cell[name] for name in ("streams", "width", "batch") if name in self.cell), 1))
+
+
+@dataclass(frozen=True)
+class CellCost:
+    """What one cell cost over its blocks: of each, its work and the energy of a token."""
+
+    works: tuple[Work, ...]
+    spent: tuple[TokenEnergy, ...]
+    capped: float | None  # share of the readings in which the cap held the card back
+
+    @property
+    def phase(self) -> str:
+        """`decode` or `prefill`."""
+        return self.works[0].phase
+
+    @property
+    def streams(self) -> int:
+        """Streams at once."""
+        return self.works[0].streams
+
+    @property
+    def runtime(self) -> str:
+        """Which engine ran it; labkit where the cell names none."""
+        return str(self.works[0].cell.get("runtime", "labkit"))
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of a prompt, 0 where the cell does not say."""
+        return int(self.works[0].cell.get("prompt", 0))
+
+    @property
+    def joules(self) -> dict[int, float]:
+        """Joules a token by block, where they are told."""
+        both = zip(self.works, self.spent, strict=True)
+        return {work.block: spent.joules for work, spent in both if spent.joules is not None}
+
+    @property
+    def power(self) -> list[tuple[float, float]]:
+        """(GB/s, watts) of each block that tells both."""
+        both = zip(self.works, self.spent, strict=True)
+        return [(work.gb_s, spent.watts) for work, spent in both if work.gb_s and spent.watts is not None]
+
+    def row(self) -> dict[str, Any]:
+        """Means over the blocks, a column each; None where no block tells."""
+
+        def mean(values: list[float | None]) -> float | None:
+            told = [value for value in values if value is not None]
+            return fmean(told) if told else None
+
+        return {
+            "runtime": self.runtime, "phase": self.phase, "streams": self.streams, "prompt": self.prompt,
+            "J a token": mean([one.joules for one in self.spent]), "above rest": mean([one.above_rest for one in self.spent]),
+            "W": mean([one.watts for one in self.spent]), "GB/s": mean([one.gb_s for one in self.works]),
+            "held by the cap": self.capped, "blocks told": len(self.joules), "of": len(self.works),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +139,30 @@ class StoredPower:
         """What a token of it cost."""
         return token_energy(self.readings, work.spans, work.tokens, self.renewal.seconds, self.rest.watts)
 
+    def cells(self) -> list[CellCost]:
+        """What each of its cells cost: by runtime, phase, prompt and streams."""
+        groups: dict[str, list[Work]] = {}
+        for work in self.works:
+            groups.setdefault(canonical_cell(work.cell), []).append(work)
+        found = [CellCost(tuple(some), tuple(map(self.spent, some)), self.capped(some)) for some in groups.values()]
+        return sorted(found, key=lambda cell: (cell.runtime, cell.phase, cell.prompt, cell.streams))
+
+    @property
+    def weights(self) -> str:
+        """Its quantisation where its parameters name one, else its model."""
+        return str(self.record.parameters.get("quant") or (self.record.model or {}).get("name", "unnamed"))
+
+    def row(self) -> dict[str, Any]:
+        """What its readings can say, a column each."""
+        seen, heat = self.transients(), self.steady()
+        of_cap = "" if seen.peak_of_cap is None else f", {seen.peak_of_cap:.0%} of {self.cap_w:g}"
+        return {
+            "run": self.record.id[-8:], "weights": self.weights, "sensor": str(self.renewal), "mean (W)": round(seen.mean_w),
+            "highest (W)": f"{seen.peak_w:.0f}{of_cap}", "readings above": seen.over_cap, "held by the cap": self.capped(),
+            "at rest (W)": self.rest.watts, "asleep (W)": self.asleep.watts,
+            "steady": {True: "yes", False: "no", None: "not told"}[heat.steady],
+        }  # fmt: skip
+
     def transients(self) -> Transients:
         """Peak, mean and cap while requests ran."""
         return transients(self.readings, *self.span, self.cap_w)
@@ -96,6 +177,17 @@ class StoredPower:
         spans = [span for work in works or self.works for span in work.spans]
         inside = [one for at, one in self.readings if within(at, spans)]
         return sum("power cap" in one.limited.split("+") for one in inside) / len(inside) if inside else None
+
+
+def stored_powers(lab: Lab, names: Sequence[str] = (), experiment: str = "bench") -> list[StoredPower]:
+    """The power of the runs called so; without names of every completed run of an experiment that tells any, oldest first."""
+    if names:
+        return [find_stored(lab, str(name)) for name in names]
+    found = []
+    for run in lab.runs(experiment, "completed"):
+        with contextlib.suppress(RunError):  # made without a sensor
+            found.append(read_stored(run.folder))
+    return sorted(found, key=lambda one: one.record.id)
 
 
 def find_stored(lab: Lab, name: str) -> StoredPower:

@@ -6,7 +6,8 @@ import pytest
 
 from labkit.errors import RunError
 from labkit.lab.lab import Lab
-from labkit.lab.stored_power import find_stored, read_stored
+from labkit.lab.power_figure import drawn_cells
+from labkit.lab.stored_power import find_stored, read_stored, stored_powers
 from labkit.measure.telemetry import Reading, csv_line, header
 
 REST_W, ASLEEP_W, DECODE_W, PREFILL_W = 120.0, 80.0, 600.0, 500.0
@@ -59,6 +60,23 @@ def test_each_cell_costs_the_joules_it_took_over_its_own_tokens(folder: Path) ->
     assert stored.spent(one).above_rest == pytest.approx((DECODE_W - REST_W) / 250)
     assert stored.spent(two).joules == pytest.approx(stored.spent(one).joules / 2)
     assert stored.spent(read).joules == pytest.approx(PREFILL_W / 4096)
+
+
+def test_cells_and_their_lines_are_told_in_columns(folder: Path) -> None:
+    stored = read_stored(folder)
+    assert [(cell.phase, cell.streams) for cell in stored.cells()] == [("decode", 1), ("decode", 2), ("prefill", 1)]
+    row = stored.cells()[1].row()
+    assert (row["J a token"], row["GB/s"], row["W"]) == (pytest.approx(DECODE_W / 500), 2000.0, pytest.approx(DECODE_W))
+    assert (row["held by the cap"], row["blocks told"], row["of"]) == (1.0, 1, 1)
+    assert stored.cells()[2].row()["GB/s"] is None
+    assert stored.row()["highest (W)"] == "600, 102% of 590"
+    (drawn,) = drawn_cells(stored)
+    assert drawn.joules == {1: [pytest.approx(2.4)], 2: [pytest.approx(1.2)]}
+    assert drawn.points == [(1000.0, pytest.approx(600.0)), (2000.0, pytest.approx(600.0))]
+    lab = Lab(folder.parents[2])
+    assert [one.record.id for one in stored_powers(lab)] == [folder.name]
+    assert [one.record.id for one in stored_powers(lab, [folder.name])] == [folder.name]
+    assert stored_powers(lab, experiment="power") == []
 
 
 def test_rest_awake_and_asleep_are_told_apart(folder: Path) -> None:
