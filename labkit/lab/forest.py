@@ -56,10 +56,12 @@ def forest(
         if mine:
             _draw(figure, mine, [heights[id(one)] for one in mine], word, colour, symbol)
     figure.update_yaxes(
-        tickvals=list(range(len(branches))), ticktext=[one.name for one in reversed(branches)], showgrid=False,
+        tickvals=list(range(len(branches))), ticktext=[one.name for one in reversed(branches)], showgrid=False, zeroline=False,
         range=[-0.6, len(branches) - 0.4], rangemode="normal",
     )  # fmt: skip
-    figure.update_xaxes(title_text=x_title, type="log", showgrid=True, rangemode="normal", tickformat="~g", nticks=8)
+    figure.update_xaxes(
+        title_text=x_title, type="log", showgrid=True, rangemode="normal", tickformat="~g", nticks=8, title_font_size=13
+    )
     claim(figure, title, subtitle)
     figure.update_layout(height=max(360, 150 + figure.layout.margin.t + 34 * len(branches)))
     return figure

@@ -64,9 +64,22 @@ def change_of(found: CellRatio, margin: float = MARGIN, each: Sequence[float] = 
     elif undecided:
         word = "undecided"
     return Change(
-        found.cell, found.metric, found.unit, found.old, found.new, ratio, low, high, word, found.spread,
+        question_words(found.cell), found.metric, found.unit, found.old, found.new, ratio, low, high, word, found.spread,
         tuple(1 / value if turned else value for value in each),
     )  # fmt: skip
+
+
+def question_words(cell: str) -> str:
+    """A question as a reader asks it, from the words of its cell: `decoding, 4 streams behind 16 tokens`."""
+    knobs = dict(part.partition("=")[::2] for part in cell.split(", "))
+    streams = f"{knobs.get('streams', '?')} stream{'s' * (knobs.get('streams') != '1')}"
+    words = {
+        "prefill": f"reading {knobs.get('prompt', '?')} tokens",
+        "decode": f"decoding, {streams} behind {knobs.get('prompt', '?')} tokens",
+        "mixed": f"mixed load, {streams}",
+        "load": "loading the model",
+    }
+    return words.get(knobs.get("phase", ""), cell)
 
 
 def changes(

@@ -27,7 +27,11 @@ def main() -> None:
 
     params = xllamacpp.CommonParams()
     params.model.path = given.model
-    params.hostnames, params.port = [given.host], given.port
+    params.port = given.port
+    if hasattr(params, "hostnames"):
+        params.hostnames = [given.host]
+    else:  # before 2026.10
+        params.hostname = given.host
     params.n_parallel, params.n_ctx = given.slots, given.slots * given.context
     params.n_ubatch, params.n_batch = given.ub, max(given.ub, 2048)
     kind = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{given.kv.upper()}", None)

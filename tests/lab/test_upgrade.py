@@ -1,5 +1,8 @@
 """An upgrade's questions: speeds whichever way the metric is, simultaneous intervals, words, and a picture of them."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,10 +10,13 @@ from labkit.errors import ParameterError, RunError
 from labkit.lab.forest import Branch, forest
 from labkit.lab.measurements import Measurement
 from labkit.lab.record import canonical_cell
-from labkit.lab.upgrade import changes, tally, told_apart
+from labkit.lab.upgrade import changes, greedy_outputs, output_words, partings, question_words, tally, told_apart
+from labkit.measure.serving.parting import Parting
 from labkit.measure.statistics import family_level
+from labkit.models.model import Model
 
 pytestmark = pytest.mark.quick
+TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-f32.gguf"
 READ, LOAD = {"phase": "prefill", "prompt": 64}, {"phase": "load"}
 WRITE = {"phase": "decode", "prompt": 16, "streams": 1}
 CELLS = [{"version": side, **cell} for side in ("before", "after") for cell in (READ, WRITE, LOAD)]
@@ -33,7 +39,7 @@ def test_less_time_is_better_and_fewer_tokens_a_second_worse() -> None:
     found, level = changes(rows({"prefill": 0.9, "decode": 1.0, "load": 0.5}), "version", "before", "after", CELLS)
     assert level == family_level(3)
     assert {one.question: one.word for one in found} == {
-        "phase=prefill, prompt=64": "worse", "phase=decode, prompt=16, streams=1": "same", "phase=load": "better",
+        "reading 64 tokens": "worse", "decoding, 1 stream behind 16 tokens": "same", "loading the model": "better",
     }  # fmt: skip
     load = found[-1]
     assert load.ratio == pytest.approx(2, rel=0.01)
@@ -60,7 +66,7 @@ def test_a_question_that_one_side_never_answered_is_left_out() -> None:
     some = [
         row for row in rows({"prefill": 1, "decode": 1, "load": 1}) if '"before"' not in row.cell or "load" in row.cell
     ]
-    assert [one.question for one in changes(some, "version", "before", "after", CELLS)[0]] == ["phase=load"]
+    assert [one.question for one in changes(some, "version", "before", "after", CELLS)[0]] == ["loading the model"]
 
 
 def test_the_same_engine_twice_is_a_control_and_nothing_else() -> None:
@@ -89,3 +95,33 @@ def test_a_forest_needs_ratios_above_nothing() -> None:
         forest([], margin=0.02, title="")
     with pytest.raises(ParameterError, match="above 0"):
         forest([Branch("x", 0.0, None, None, "same")], margin=0.02, title="")
+
+
+def test_a_cell_that_is_no_question_of_ours_keeps_its_words() -> None:
+    assert question_words("phase=mixed, prompt=all lengths, streams=4") == "mixed load, 4 streams"
+    assert question_words("width=8") == "width=8"
+
+
+def test_outputs_are_compared_where_both_sides_had_the_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"cell": {"version": side, "phase": "greedy"}, "prompt_sha256": sha, "prompt_ids": [5, 6], "token_ids": ids}
+        for side, sha, ids in (("before", "a", [1, 2]), ("after", "a", [1, 3]), ("after", "b", [4]))
+    ]
+    (tmp_path / "requests.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*rows, {"cell": {"phase": "load"}}])
+    )
+    before, after = (greedy_outputs(tmp_path, "version", side) for side in ("before", "after"))
+    assert before == {"a": ([5, 6], [1, 2])}
+    with Model(TINY) as model:
+        found, prompts = partings(model, before, after)
+    assert (prompts, [(one.at, one.first, one.second) for one in found]) == (1, [(1, 2, 3)])
+
+
+def test_a_near_tie_is_no_change_of_output_and_what_lies_further_apart_is() -> None:
+    tie, other = Parting(3, 1, 2, 0.1), Parting(0, 1, 2, 4.0)
+    assert output_words([], 4) == "outputs equal (4 prompts)"
+    assert output_words([tie], 4) == "outputs equal up to near-ties (1 of 4 prompts part at one)"
+    assert output_words([tie, other], 4).startswith(
+        "outputs changed: 1 of 4 prompts part where the two tokens lie up to 4"
+    )
+    assert output_words([], 0).startswith("outputs not compared")
