@@ -137,3 +137,63 @@ def test_the_audit_sees_the_waves_of_the_capped_engine_and_no_others(tmp_path: P
         if (notice.detector, notice.outcome) == ("admission-waves", "warn") and len(notice.about) == 1
     }  # fmt: skip
     assert warned == {"slots=2, streams=3", "slots=2, streams=4", "slots=2, streams=6"}
+
+
+@pytest.mark.quick
+def test_the_ladders_that_concurrency_fits_are_published_rungs_that_were_resident():
+    ladders = literal(cell_of("concurrency", "published"), "PUBLISHED")
+    with CLAIMS.open(newline="", encoding="utf-8") as file:
+        rows = [
+            row
+            for row in csv.DictReader(file)
+            if row["metric"] == "decode_tok_s" and "moe_config" not in row["settings"]
+        ]
+    found = {
+        name: sorted(
+            int(row["streams"]) for row in rows
+            if row["group"] == group and row["power_cap_w"] in (cap, "") and int(row["streams"]) <= most
+        )
+        for name, (group, cap, most) in ladders.items()
+    }  # fmt: skip
+    assert found == {
+        "27B dense, 250 W": [1, 4, 8, 16], "27B dense, 330 W": [1, 4, 8, 16, 24], "9B dense": [1, 8, 16, 30, 60],
+        "30B experts, vLLM": [1, 2, 4, 8, 16], "30B experts, SGLang": [1, 4, 8],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_ladder_has_its_law_and_the_audit_sees_the_rung_above_the_slots_alone(tmp_path: Path):
+    record, folder = run(tmp_path, "concurrency", "-p", "model", str(TINY), "-p", "rates", "[50]", "--no-ledger")
+    assert {check.name: check.passed for check in record.checks} == {
+        "log-probabilities equal NumPy's": True,
+        "labkit: greedy tokens are the model's, by NumPy": True,
+        "Little's law": True,
+    }
+    kept = read_kept(folder)
+    assert kept is not None
+    assert not kept.audit.failed
+    waited = {
+        notice.subject for notice in kept.audit.notices if (notice.detector, notice.outcome) == ("admission-waves", "warn")
+    }  # fmt: skip
+    assert waited == {"runtime=labkit, streams=6"}
+    assert not [
+        notice.text for notice in kept.audit.notices
+        if (notice.detector, notice.outcome) == ("undeclared-changes", "warn")
+    ]  # fmt: skip
+    starts = (folder / "starts.csv").read_text().splitlines()[1:]
+    assert len({line.split(",", 1)[1] for line in starts}) == 7  # two openings a block, one for the open load
+    assert "open load" in (folder / "notebook.ipynb").read_text()
+
+
+@pytest.mark.slow
+def test_the_routing_rule_is_judged_on_requests_held_out_and_answers_nothing_beyond(tmp_path: Path):
+    record, folder = run(tmp_path, "routing-rule", "-p", "model", str(TINY), "--no-ledger")
+    assert all(check.passed for check in record.checks), record.checks
+    kept = read_kept(folder)
+    assert kept is not None
+    assert not kept.audit.failed
+    assert record.verdict["outcome"] in ("confirmed", "refuted", "inconclusive")
+    text = (folder / "notebook.ipynb").read_text()
+    assert "400 in, 20 out, 1 at once: not measured" in text
+    assert "of 256 requests the published numbers answer 0%" in text
+    assert "best of the three: vLLM for 7% of the requests, Vulkan for 91% of the requests, HIP for 2%" in text

@@ -118,7 +118,7 @@ def _predicted(figure: Any, over: Mapping[str, Mapping[str, Sequence[float]]], n
         )  # fmt: skip
     figure.add_hline(y=1, row=1, col=1, line={"color": NEUTRAL, "width": 1})
     figure.update_xaxes(
-        tickvals=list(range(len(works))), ticktext=works, title_text="prompt + output × streams", row=1, col=1
+        tickvals=list(range(len(works))), ticktext=works, title_text="prompt + output, streams at once", row=1, col=1
     )
     figure.update_yaxes(title_text="predicted / measured", rangemode="normal", row=1, col=1)
 
@@ -144,5 +144,8 @@ def _map(figure: Any, each: Map, names: Sequence[str], row: int, column: int) ->
             marker=marker | {"size": 8}, legendgroup=name, showlegend=column == 1 and (row == 1 or name not in names),
             hovertemplate="%{x} in, %{y} out<extra>" + name + "</extra>", row=row, col=column,
         )  # fmt: skip
-    figure.update_xaxes(type="log", title_text="prompt (tokens)", dtick="D2", row=row, col=column)
-    figure.update_yaxes(type="log", title_text="output (tokens)", dtick="D2", rangemode="normal", row=row, col=column)
+    ticks = [list(axis[:: -(-len(axis) // 6)]) for axis in (each.prompts, each.outputs)]
+    figure.update_xaxes(type="log", title_text="prompt (tokens)", tickvals=ticks[0], row=row, col=column)
+    figure.update_yaxes(
+        type="log", title_text="output (tokens)", tickvals=ticks[1], rangemode="normal", row=row, col=column
+    )
