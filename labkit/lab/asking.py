@@ -110,6 +110,7 @@ def check_greedy(
         ids = ids or tuple(weights.tokenizer.encode(answer.text, special=True, bos=False))
         prompt = answer.ask.prompt
         given = weights.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        gaps.append(greedy_gap(weights, given, ids[: answer.ask.tokens]))
+        ends = weights.tokenizer.eos_ids if answer.ask.fixed else ()
+        gaps.append(greedy_gap(weights, given, ids[: answer.ask.tokens], ends))
     detail = f"at most {max(gaps):.1e} nat below its best, bound {PEER_BOUND:g}, {len(gaps)} prompts"
     return run.check(name, max(gaps) <= PEER_BOUND, detail)

@@ -122,7 +122,8 @@ def partings(
 ) -> tuple[list[Parting], int]:
     """Where the outputs of the prompts that both sides had part, and how many prompts those are."""
     both = [prompt for prompt in before if prompt in after]
-    found = (parting(model, before[prompt][0], before[prompt][1], after[prompt][1]) for prompt in both)
+    ends = model.tokenizer.eos_ids
+    found = (parting(model, before[prompt][0], before[prompt][1], after[prompt][1], ends) for prompt in both)
     return [one for one in found if one is not None], len(both)
 
 

@@ -102,6 +102,11 @@ def test_the_greedy_tokens_of_the_model_pass_and_one_other_token_does_not(run: A
             right.append(int(truth.argmax()))
         least = int(truth.argmin())  # of the last place
         assert greedy_gap(model, prompt, right) == 0
+        second = int(truth.argsort()[-2])
+        assert greedy_gap(model, prompt, [*right[:2], second]) > 0
+        assert (
+            greedy_gap(model, prompt, [*right[:2], second], ends=[int(truth.argmax())]) == 0
+        )  # it never draws that one
         assert greedy_gap(model, prompt, [*right[:2], least]) == pytest.approx(float(truth.max() - truth.min()))
         ask = Ask(prompt, 3)
         good, bad = (Scripted([answered(ask, tuple(ids))]) for ids in (right, [*right[:2], least]))

@@ -1,6 +1,8 @@
 """Whether an engine's tokens are right: its log-probabilities against NumPy's, and against its own at other settings."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+import numpy as np
 
 from labkit.engine.numpy_executor import NumpyExecutor
 from labkit.engine.request import Completion
@@ -25,11 +27,13 @@ def numpy_gap(model: Model, made: Completion) -> float:
     return max(abs(float(truth[i, token]) - made.logprobs[i]) for i, token in enumerate(ids))
 
 
-def greedy_gap(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> float:
+def greedy_gap(model: Model, prompt: Sequence[int], ids: Sequence[int], ends: Collection[int] = ()) -> float:
     """How far the worst of the tokens `ids`, which somebody took as the likeliest behind `prompt`, lies below the likeliest
-    by a plain NumPy forward pass, in nats of log-probability. Who is off by b at most takes none further than 2 b below."""
+    by a plain NumPy forward pass, in nats of log-probability. Who is off by b at most takes none further than 2 b below.
+    `ends`: tokens that some engines never draw where an output has a fixed length; none of them is missed."""
     truth = NumpyExecutor(model).logprobs([*prompt, *ids], len(ids))
-    return max(float(row.max() - row[token]) for row, token in zip(truth, ids, strict=True))
+    likeliest = np.delete(truth, list(ends), axis=-1).max(axis=-1)
+    return max(max(0.0, float(best - row[token])) for row, best, token in zip(truth, likeliest, ids, strict=True))
 
 
 def gap_between(made: Sequence[Completion]) -> float:

@@ -1,6 +1,6 @@
 """Where two greedy outputs of one prompt part, and whether a near-tie explains it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from labkit.engine.numpy_executor import NumpyExecutor
@@ -26,12 +26,17 @@ class Parting:
         return self.gap <= TIE
 
 
-def parting(model: Model, prompt: Sequence[int], one: Sequence[int], other: Sequence[int]) -> Parting | None:
-    """Where two outputs of `prompt` part; None where the shorter is the beginning of the longer. What comes after has
-    another context, and is not compared."""
+def parting(
+    model: Model, prompt: Sequence[int], one: Sequence[int], other: Sequence[int], ends: Collection[int] = ()
+) -> Parting | None:
+    """Where two outputs of `prompt` part; None where the shorter is the beginning of the longer, and where one of them says
+    one of `ends`, which some engines never draw in an output of a fixed length. What comes after has another context, and
+    is not compared."""
     at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
     if at is None:
         return None
     first, second = int(one[at]), int(other[at])
+    if first in ends or second in ends:
+        return None
     truth = NumpyExecutor(model).logprobs([*prompt, *one[: at + 1]], 1)[0]
     return Parting(at, first, second, abs(float(truth[first] - truth[second])))

@@ -68,6 +68,7 @@ def test_outputs_part_at_the_first_other_token_and_a_near_tie_is_told_from_anoth
         assert parting(model, [5, 6, 7], [1, 2, 3], [1, 2, 3, 4]) is None
         found = parting(model, [5, 6, 7], [1, 2, 3], [1, 9, 3])
         again = parting(model, [5, 6, 7], [1, 9], [1, 2])
+        assert parting(model, [5, 6, 7], [1, 2], [1, 9], ends=[9]) is None  # the other could not have said it
     assert found is not None
     assert again is not None
     assert (found.at, found.first, found.second) == (1, 2, 9)
