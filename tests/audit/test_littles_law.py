@@ -66,3 +66,21 @@ def test_the_median_of_gaps_is_not_held_beside_a_mean_and_alone_it_is():
     assert [notice.outcome for notice in notices(ID, claims_of(*gaps))] == ["warn"]
     mean = observed("tpot_s", 1e-3, "mean", streams=1.0)
     assert [notice.outcome for notice in notices(ID, claims_of(*gaps, mean))] == ["ok"]
+
+
+@pytest.mark.parametrize(("total", "outcomes"), [(86.0, {"ok"}), (125.0, {"warn"}), (None, {"warn"})])
+def test_a_time_that_holds_the_prompts_of_others_is_held_against_the_rate_that_does_too(
+    total: float | None, outcomes: set[str]
+):
+    """labkit on a CPU, 8 streams: 139.5 tok/s while all decode, 86 over the whole requests, 67.3 ms a token."""
+    known = {"decode_tok_s": [139.5] * 3, "tpot_s": [0.0673] * 3} | (
+        {} if total is None else {"total_tok_s": [total] * 3}
+    )
+    found = {notice.outcome for notice in notices(ID, claims_of(*measured({8.0: known})))}
+    assert pytest.approx(1.17, abs=0.01) == 139.5 * 0.0673 / 8
+    assert found == outcomes
+
+
+def test_a_rate_of_one_and_a_half_times_its_streams_fails_whatever_the_rest_says():
+    cell = {"decode_tok_s": [190.0] * 3, "total_tok_s": [86.0] * 3, "tpot_s": [0.0673] * 3}
+    assert "fail" in {notice.outcome for notice in notices(ID, claims_of(*measured({8.0: cell})))}

@@ -9,15 +9,18 @@ from labkit.audit.physics import THROUGHPUTS, number
 from labkit.audit.registry import detector
 
 TIMES = ("tpot_s", "itl_s", "step_ms")
+MEANS = ("tpot_s",)  # over whole requests
 OVER = 1.05
 WINDOWS = 1.5  # what a mean time over other requests, or another window, may add
 
 
-@detector("littles-law", 6, version=3, title="Little's law", explains=("faster-than-solo",))
+@detector("littles-law", 6, version=4, title="Little's law", explains=("faster-than-solo",))
 def littles_law(evidence: Evidence) -> Iterator[Notice]:
     """Throughput × time per token against the number of streams, where both are given for the same conditions. Over 5 %
     more warns; it fails beyond what a mean over another window explains (1.5 times), and at once where both are of the
-    same steps. The law is of means: the median of gaps stands for one only where no mean is told."""
+    same steps. The law is of means: the median of gaps stands for one only where no mean is told. A request's mean time
+    holds what others' prompts cost it, which a rate while all decode does not: where the rate over the whole requests of the
+    same cell agrees with it, that explains as much as another window may."""
     alike: dict[object, list[Observation]] = {}
     for one in evidence.observations:
         alike.setdefault((one.group, one.likeness()), []).append(one)
@@ -59,6 +62,14 @@ def judge(rate: str, time: str, together: list[Observation]) -> Iterator[Notice]
         yield Notice(outcome="ok", text=text, subject=first.subject, about=about, arithmetic=lines)
         return
     sure = streams > WINDOWS * limit or (time == "step_ms" and first is second)
+    if not sure and first is second and rate == "decode_tok_s" and "total_tok_s" in first.metrics and time in MEANS:
+        all_of_it, over, of = least_product(first, first, "total_tok_s", time, scale)
+        if all_of_it <= OVER * limit:
+            more = f"over whole requests {number(over)} tok/s × {number(of)} s = {number(all_of_it)} streams"
+            agrees = f"{number(all_of_it)} streams of {number(limit)}"
+            text = f"{first.subject} agrees with Little's law over its whole requests: {agrees}"
+            yield Notice(outcome="ok", text=text, subject=first.subject, about=about, arithmetic=(*lines, more))
+            return
     text = (
         f"{first.subject} breaks Little's law: its rate and its time a token need {number(streams)} streams, and it had "
         f"{number(limit)}"
