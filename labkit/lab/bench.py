@@ -134,7 +134,7 @@ class BenchRun:
     def note(self, key: str, text: str) -> None:
         """A line for the record's notes."""
         if self.run is not None:
-            self.run.describe(None, None, None, **{key: text})
+            self.run.describe(None, None, None, None, **{key: text})
 
     def describe(self, model: Mapping[str, Any] | None = None, programs: Mapping[str, str] | None = None) -> None:
         """The model and the programs' fingerprints, for the record."""
