@@ -14,16 +14,18 @@ if TYPE_CHECKING:
 @click.option(
     "--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret, disagrees or lost its run."
 )
+@click.option("--jobs", type=click.IntRange(1, 8), help="Processes that make pages at once (default: one a core).")
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
-def command(out: Path | None, strict: bool, as_json: bool) -> None:
+def command(out: Path | None, strict: bool, jobs: int | None, as_json: bool) -> None:
     """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else.
 
-    Every entry of the ledger is recomputed from its data on the way; one that does not agree is marked on its pages.
+    Every entry of the ledger is recomputed from its data on the way; one that does not agree is marked on its pages. A page
+    whose run, entry and links have not changed since the last publish stays.
     """
     from labkit.lab.lab import find_root
     from labkit.lab.publish import publish
 
-    report = publish(find_root(), out, strict=strict)
+    report = publish(find_root(), out, strict=strict, jobs=jobs)
     click.echo(report.to_json() if as_json else describe(report))
 
 
@@ -31,7 +33,7 @@ def describe(report: "Report") -> str:
     """The report in a few lines: what is revealed, what was masked, what was not right, where to look."""
     lines = [
         f"published {report.pages} pages ({report.runs} runs, {report.figures} figures), "
-        f"{report.files} files, {report.bytes / 1e6:.1f} MB"
+        f"{report.files} files, {report.bytes / 1e6:.1f} MB; made {report.made} of the runs' pages anew"
     ]
     if report.redactions:
         lines.append("masked before publishing:")

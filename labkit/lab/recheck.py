@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -54,19 +54,23 @@ class Verified(NamedTuple):
         return all(fault.kind == "missing" for fault in self.faults)
 
 
-def verify(root: Path, fresh: bool = True) -> Verified:
+def verify(root: Path, fresh: bool = True, known: Mapping[str, Sequence[Fault]] | None = None) -> Verified:
     """Recomputes every entry of the lab at `root` and looks for edits and events the files do not show.
 
-    Reads every event from the disk and checks its hash; not `fresh`, only those this process has not read yet. Changes
-    nothing."""
+    Reads every event from the disk and checks its hash; not `fresh`, only those this process has not read yet. `known`
+    are the faults of runs and sweeps that were recomputed a moment ago, which is not done again. Changes nothing."""
+    known = known or {}
     events = read_events(root, fresh=fresh)
     faults = [Fault("damaged", line.partition(" ")[0], line.partition(" ")[2]) for line in events.damaged]
     entries = [entry_of(item) for item in events.stored if isinstance(item.event, EntryEvent)]
     covered = {event.run: event.coverage for event in events.of(CoverageEvent)}
     for entry in entries:
-        faults += recheck(root, entry, entry.coverage or covered.get(entry.run))
-    for sweep in events.of(SweepEvent):
-        faults += recheck_sweep(root, sweep)
+        done = known.get(entry.run)
+        faults += recheck(root, entry, entry.coverage or covered.get(entry.run)) if done is None else done
+    for item in events.stored:
+        if isinstance(item.event, SweepEvent):
+            done = known.get(item.name)
+            faults += recheck_sweep(root, item.event) if done is None else done
     book = read_book(events)
     faults += [Fault("changed", "data/ledger", problem) for problem in book.problems]
     now = render_book(book)

@@ -160,7 +160,9 @@ def record(run_id: str, **fields: Any) -> RunRecord:
     return RunRecord.model_validate(known | fields)
 
 
-def write_run(root: Path, run: RunRecord, *, partial: bool = False, document: Any = None) -> Path:
+def write_run(
+    root: Path, run: RunRecord, *, partial: bool = False, document: Any = None, plan: Plan | None = None
+) -> Path:
     """Writes a run folder with every file of the format; its folder."""
     folder = root / "data" / "runs" / f"{'.partial-' if partial else ''}{run.id}"
     folder.mkdir(parents=True)
@@ -172,7 +174,7 @@ def write_run(root: Path, run: RunRecord, *, partial: bool = False, document: An
     (folder / "measurements.csv").write_text(text.getvalue())
     request = {"block": 0, "cell": {"width": 8}, "slot": 3, "prompt_sha256": "aa" * 32, "prompt_tokens": 16}
     (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
-    plan = PLAN if run.experiment == "batch-decode" else OTHER_PLAN
+    plan = plan or (PLAN if run.experiment == "batch-decode" else OTHER_PLAN)
     (folder / "plan.json").write_text(plan.canonical())
     conclusion = {
         "claims": ["On llvmpipe, eight streams of SmolLM2-135M decode 5.8 times the tokens of one."],

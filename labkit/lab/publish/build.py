@@ -1,19 +1,36 @@
 """Publishing: reads the lab, renders every page, and swaps the site in; or only the page of one run that just ended."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from labkit.errors import LabError, LedgerError, RunError
+from labkit.lab.coverage import Coverage
+from labkit.lab.events import CoverageEvent, EntryEvent, Events, SweepEvent, read_events
 from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
-from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page, run_page, site_resolver
+from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
+from labkit.lab.publish.markdown import Resolve
+from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page
 from labkit.lab.publish.read import RunView, read_run, run_folders
-from labkit.lab.publish.site import check_target, put, site_lock, staged
-from labkit.lab.publish.standing import MISSING, LedgerView, read_ledger_view
+from labkit.lab.publish.site import check_target, link_files, put, site_lock, staged
+from labkit.lab.publish.standing import MISSING, LedgerView, let_claim, read_ledger_view
+from labkit.lab.publish.state import (
+    State,
+    code_key,
+    folder_key,
+    is_whole,
+    key_of,
+    read_state,
+    shared_key,
+    write_state,
+)
+from labkit.lab.publish.worker import make_pages
+from labkit.lab.recheck import Fault, recheck_sweep
+from labkit.lab.record import read_record
 from labkit.lab.redact import Redaction, Scrubber
 
 SITE = "site"
@@ -21,11 +38,13 @@ SITE = "site"
 
 @dataclass(frozen=True)
 class Report:
-    """What a publish revealed: pages, files and bytes of the site, what was masked on the way, what was not right."""
+    """What a publish revealed: pages, files and bytes of the site, what was masked on the way, what was not right. Of its
+    runs, the pages of `made` were made anew."""
 
     out: str
     pages: int
     runs: int
+    made: int
     files: int
     bytes: int
     figures: int
@@ -44,86 +63,161 @@ class Report:
 
 @dataclass(frozen=True)
 class Source:
-    """The lab, read for publishing: runs (newest first), ledgers (page name, file, page address, text), pictures."""
+    """The lab, read for publishing: runs (newest first, of each what the index shows), ledgers (page name, file, page
+    address, text), pictures by the experiment they are of, and the events of the ledger."""
 
     root: Path
     runs: tuple[RunView, ...]
     ledgers: tuple[tuple[str, str, str, str], ...]
     pictures: dict[str, Path]
-    ledger: LedgerView
+    events: Events
     problems: tuple[str, ...]
 
-    @property
-    def menu(self) -> Menu:
-        return Menu((("Questions", "index.html"), *((name, page) for name, _, page, _ in self.ledgers)))
-
-    def resolver(self, top: str) -> Any:
-        """Finds links from a page whose way to the site's root is `top`."""
+    def site(self, aside: Path) -> Site:
+        """What the pages share when the site is made in `aside`."""
+        menu = Menu((("Questions", "index.html"), *((name, page) for name, _, page, _ in self.ledgers)))
         root_files = {file: page for _, file, page, _ in self.ledgers}
         root_files |= {f"figures/{path.name}": f"figures/{path.name}" for path in self.pictures.values()}
-        return site_resolver(root_files, {run.id: frozenset(run.files) for run in self.runs}, top)
+        return Site(self.root, aside, menu, root_files, {run.id: frozenset(run.files) for run in self.runs})
 
 
-def publish(lab_root: Path, out: Path | None = None, strict: bool = False) -> Report:
+def publish(lab_root: Path, out: Path | None = None, strict: bool = False, jobs: int | None = None) -> Report:
     """Publishes the whole lab at `lab_root` into `out` (default `site/` in it).
 
-    Every entry of the ledger is verified on the way, and one that does not agree with its data is marked so. LabError
-    when `out` is some other folder, or with `strict` when anything published held a secret (it is masked either way),
-    does not agree, or is of a run that is not here; then nothing is written."""
+    Every entry of the ledger is verified on the way, and one that does not agree with its data is marked so. A page is
+    made anew where its run, its entry, the code or its links changed since `out` was made (`state.py` says by what), in
+    `jobs` processes. LabError when `out` is some other folder, or with `strict` when anything published held a secret (it
+    is masked either way), does not agree, or is of a run that is not here; then nothing is written."""
     root = lab_root.resolve()
     target = Path(out or root / SITE).absolute()
     check_target(target, root)
-    scrubber = Scrubber()
+    with site_lock(target):
+        return build(root, target, strict=strict, jobs=jobs)
+
+
+def publish_run(lab_root: Path, run_folder: Path, out: Path | None = None) -> Path:
+    """Publishes the page of one run, final or partial, into the site (made where there is none), and renews the index
+    and the ledgers; other runs' pages stay unless their data changed. Returns the page. RunError when the folder holds no
+    readable run."""
+    root, folder = lab_root.resolve(), Path(run_folder).resolve()
+    target = Path(out or root / SITE).absolute()
+    check_target(target, root)
+    with site_lock(target):
+        run = read_record(folder).id
+        build(root, target, only=run)
+    return target / "runs" / run / "index.html"
+
+
+def build(root: Path, target: Path, strict: bool = False, jobs: int | None = None, only: str = "") -> Report:
+    """Makes the site and swaps it in. `only` names a run whose page is made whatever is there; pages of others that were
+    made by other code then stay as they are."""
+    scrubber, state = Scrubber(), read_state(target)
     source = read_lab(root, scrubber)
-    if strict:
-        refuse_secrets(scrubber)
-        refuse_disagreement(source.ledger)
-    with site_lock(target), staged(target, keep=False) as aside:
-        problems, figures = list(source.problems), 0
-        for run in source.runs:
-            beside = write_run(aside, run, source)
-            figures += beside[0]
-            problems += [f"{run.id}: {text}" for text in beside[1]]
-        write_shared(aside, source)
+    with staged(target) as aside:
+        site = source.site(aside)
+        shared = {"shared": shared_key(root), "menu": site.menu.entries}
+        folders = {run.id: folder_key(run.folder) for run in source.runs}
+        sweeps = check_sweeps(source, state, folders)
+        known = {name: as_faults(faults) for name, (_, faults) in sweeps.items()}
+        tasks = tasks_of(source, [fault for faults in known.values() for fault in faults])
+        keys = {task.id: key_of({**shared, "folder": folders[task.id], "task": task.facts()}) for task in tasks}
+        kept, stale = sort_out(site, tasks, keys, target, state, only)
+        made = kept | make_pages(site, stale, jobs)
+        made = {name: replace(one, key=keys[name], code=one.code or code_key()) for name, one in made.items()}
+        known |= {name: as_faults(one.faults) for name, one in made.items()}
+        ledger = read_ledger_view(root, scrubber, fresh=False, known=known)
+        problems = [*source.problems, *missing_words(ledger), *ledger.problems]
+        write_shared(aside, source, site, ledger, problems)
+        masked = Counter({hit[:2]: hit.times for hit in scrubber.found()})
+        for one in made.values():
+            masked.update({(file, kind): times for file, kind, times in one.masked})
         written = [path for path in sorted(aside.rglob("*")) if path.is_file()]
         report = Report(
             out=str(target),
             pages=sum(path.suffix == ".html" for path in written),
             runs=len(source.runs),
+            made=len(stale),
             files=len(written),
             bytes=sum(path.stat().st_size for path in written),
-            figures=figures,
-            redactions=tuple(scrubber.found()),
-            problems=tuple(problems),
+            figures=sum(one.figures for one in made.values()),
+            redactions=tuple(Redaction(*what, times) for what, times in sorted(masked.items()) if times),
+            problems=(*problems, *(text for run in source.runs for text in made[run.id].problems)),
         )
+        if strict:
+            refuse_secrets(report)
+            refuse_disagreement(ledger)
+    write_state(target, State(made, sweeps))
     return report
 
 
-def publish_run(lab_root: Path, run_folder: Path, out: Path | None = None) -> Path:
-    """Publishes the page of one run, final or partial, into the site (made where there is none), and renews the index
-    and the ledgers; the other runs' pages stay. Returns the page. RunError when the folder holds no readable run."""
-    root, folder = lab_root.resolve(), Path(run_folder).resolve()
-    target = Path(out or root / SITE).absolute()
-    check_target(target, root)
-    with site_lock(target):
-        run = read_run(folder, Scrubber())
-        source = read_lab(root, Scrubber(), whole=False)
-        with staged(target, keep=True) as aside:
-            for other in source.runs:
-                if other.id != run.id and not (aside / "runs" / other.id / "index.html").is_file():
-                    write_run(aside, read_run(other.folder, Scrubber()), source)
-            write_run(aside, run, source)
-            write_shared(aside, source)
-    return target / "runs" / run.id / "index.html"
+def tasks_of(source: Source, sweeps: Sequence[Fault]) -> list[Task]:
+    """The page of each run, newest first; `sweeps` is what the ledger's sweeps say that their samples do not."""
+    plain = Scrubber()  # the ledger's own count has these
+    claims, waived = let_claim(source.events, plain)
+    covered = {event.run: event.coverage for event in source.events.of(CoverageEvent)}
+    entries: dict[str, list[tuple[EntryEvent, Coverage | None]]] = {}
+    for event in source.events.of(EntryEvent):
+        entries.setdefault(event.run, []).append((event, event.coverage or covered.get(event.run)))
+    wrong: dict[str, list[str]] = {}
+    for fault in sweeps:
+        wrong.setdefault(fault.where, []).append(plain.text(fault.text))
+    return [
+        Task(
+            run.id, run.folder, tuple(entries.get(run.id, ())), tuple(wrong.get(run.id, ())), claims.get(run.id),
+            waived.get(run.id, ()),
+        )
+        for run in source.runs
+    ]  # fmt: skip
 
 
-def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
-    """Reads all that is published, redacted; not `whole`, of each run what the index shows. A run folder that cannot be
-    read becomes a problem, not an error."""
+def sort_out(
+    site: Site, tasks: Sequence[Task], keys: Mapping[str, str], target: Path, state: State, only: str
+) -> tuple[dict[str, Made], list[Task]]:
+    """(pages that stay as they were made, linked into their place; those to be made)."""
+    resolve = site.resolver(TOP)
+    kept, stale = {}, []
+    for task in tasks:
+        before, folder = state.runs.get(task.id), target / "runs" / task.id
+        if before is not None and stays(before, keys[task.id], folder, resolve, task.id, only):
+            link_files(folder, site.aside / "runs" / task.id, before.files)
+            kept[task.id] = before
+        else:
+            stale.append(task)
+    return kept, stale
+
+
+def stays(before: Made, key: str, folder: Path, resolve: Resolve, run: str, only: str) -> bool:
+    """Whether a page that was made is the one that would be made now. For the page of one run alone, the pages of the
+    others may be of other code, and nobody looks whether someone changed them."""
+    if run == only or before.key != key or any(resolve(url) != place for url, place in before.asked.items()):
+        return False
+    if only:
+        return all((folder / name).is_file() for name in before.files)
+    return before.code == code_key() and is_whole(folder, before)
+
+
+def check_sweeps(source: Source, state: State, folders: Mapping[str, str]) -> dict[str, tuple[str, list[list[str]]]]:
+    """Of each sweep's event by its name: what it was recomputed from, as a hash, and what its samples say otherwise."""
+    found = {}
+    for item in source.events.stored:
+        if isinstance(item.event, SweepEvent):
+            names = sorted({run for effect in item.event.effects for run in effect.runs})
+            key = key_of({"code": code_key(), "runs": [(name, folders.get(name)) for name in names]})
+            before = state.sweeps.get(item.name)
+            if before is None or before[0] != key:
+                before = (key, [list(fault) for fault in recheck_sweep(source.root, item.event)])
+            found[item.name] = before
+    return found
+
+
+def read_lab(root: Path, scrubber: Scrubber) -> Source:
+    """Reads what all pages share, redacted, and of each run what the index shows. A run folder that cannot be read
+    becomes a problem, not an error."""
     runs, problems = [], []
+    plain = Scrubber()  # what is masked in a run is counted where its page is made
     for folder in run_folders(root):
         try:
-            runs.append(read_run(folder, scrubber, whole))
+            runs.append(read_run(folder, plain, whole=False))
         except RunError as error:
             problems.append(f"{folder.name.removeprefix(PARTIAL)}: {str(error).replace(f'{folder}/', '')}")
     ledgers = []
@@ -136,15 +230,18 @@ def read_lab(root: Path, scrubber: Scrubber, whole: bool = True) -> Source:
         except LedgerError as error:
             problems.append(str(error).replace(f"{root}/", ""))
     pictures = {path.stem: path for path in sorted((root / "figures").glob("*.png"))}
-    ledger = read_ledger_view(root, scrubber, fresh=whole)
+    return Source(root, tuple(runs), tuple(ledgers), pictures, read_events(root, fresh=True), tuple(problems))
+
+
+def missing_words(ledger: LedgerView) -> list[str]:
+    """A line for each run of the ledger that is not in the lab."""
     gone = sorted({run for runs_of in ledger.missing.values() for run in runs_of})
-    problems += [f"{run}: its entry {MISSING}" for run in gone]
-    return Source(root, tuple(runs), tuple(ledgers), pictures, ledger, (*problems, *ledger.problems))
+    return [f"{run}: its entry {MISSING}" for run in gone]
 
 
-def refuse_secrets(scrubber: Scrubber) -> None:
+def refuse_secrets(report: Report) -> None:
     """LabError that names the files when a secret was found."""
-    places = [f"{hit.file} ({hit.times})" for hit in scrubber.found() if hit.kind == "secret"]
+    places = [f"{hit.file} ({hit.times})" for hit in report.secrets]
     if places:
         shown = ", ".join(places[:5]) + (f" and {len(places) - 5} more files" if len(places) > 5 else "")
         raise LabError(
@@ -168,38 +265,15 @@ def refuse_disagreement(ledger: LedgerView) -> None:
         raise LedgerError(f"the ledger does not agree with its data: {ledger.problems[0]}; nothing was published")
 
 
-def write_run(aside: Path, run: RunView, source: Source) -> tuple[int, list[str]]:
-    """Writes a run's page and its files; (figures on it, what was not right)."""
-    folder = aside / "runs" / run.id
-    ledger = source.ledger
-    disagrees = ledger.disagrees.get(run.id, ())
-    text, beside = run_page(
-        run,
-        ledger.claims.get(run.id),
-        disagrees,
-        source.menu,
-        source.resolver("../../"),
-        ledger.waived.get(run.id, ()),
-    )
-    for old in folder.glob("*") if folder.exists() else ():
-        old.unlink()
-    for name, content in {**run.files, **beside.files, "index.html": text.encode()}.items():
-        put(folder / name, content)
-    return beside.figures, beside.problems
-
-
-def write_shared(aside: Path, source: Source) -> None:
+def write_shared(aside: Path, source: Source, site: Site, ledger: LedgerView, problems: Sequence[str]) -> None:
     """Writes the index, the ledgers, the pictures they use, and the assets: one plotly.js for the whole site."""
     pictures = {name: f"figures/{path.name}" for name, path in source.pictures.items()}
-    index = index_page(
-        title_of(source.root), source.runs, source.ledger.standings, source.menu, pictures, source.problems
-    )
+    index = index_page(title_of(source.root), source.runs, ledger.standings, site.menu, pictures, problems)
     put(aside / "index.html", index.encode())
     for name, file, page, text in source.ledgers:
-        disagrees = source.ledger.disagrees
-        missing = source.ledger.missing
+        disagrees = ledger.disagrees
         body = ledger_page(
-            name, text, page, source.menu, source.resolver(""), disagrees.get(file, ()), disagrees, missing
+            name, text, page, site.menu, site.resolver(""), disagrees.get(file, ()), disagrees, ledger.missing
         )
         put(aside / page, body.encode())
     for path in source.pictures.values():

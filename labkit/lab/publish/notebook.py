@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from markupsafe import escape
+
 from labkit.lab.publish.markdown import Resolve, highlight, render
 from labkit.lab.publish.plots import Beside, figure_html
 from labkit.lab.publish.read import mapping
@@ -140,19 +142,26 @@ def image_html(name: str, number: int) -> str:
 
 def text_html(text: str, kind: str) -> str:
     """Terminal text with its colours; of long text the first and last lines, and how many lie between."""
-    from nbconvert.filters.ansi import ansi2html
-
     lines = [last_state(line)[:LINE_LIMIT] for line in text.rstrip("\n").split("\n")]
     if not any(lines):
         return ""
     gap = len(lines) - HEAD_LINES - TAIL_LINES
     if gap <= 0:
-        return f'<pre class="output {kind}">{ansi2html(chr(10).join(lines))}</pre>\n'
+        return f'<pre class="output {kind}">{terminal_html(chr(10).join(lines))}</pre>\n'
     head, tail = "\n".join(lines[:HEAD_LINES]), "\n".join(lines[-TAIL_LINES:])
     return (
-        f'<pre class="output {kind}">{ansi2html(head)}</pre>\n{left_out(f"{gap:,} lines were left out here")}'
-        f'<pre class="output {kind}">{ansi2html(tail)}</pre>\n'
+        f'<pre class="output {kind}">{terminal_html(head)}</pre>\n{left_out(f"{gap:,} lines were left out here")}'
+        f'<pre class="output {kind}">{terminal_html(tail)}</pre>\n'
     )
+
+
+def terminal_html(text: str) -> str:
+    """Text with a terminal's colours as HTML."""
+    if "\x1b" not in text:
+        return str(escape(text))  # the converter takes seconds to import
+    from nbconvert.filters.ansi import ansi2html
+
+    return str(ansi2html(text))
 
 
 def last_state(line: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,16 +39,11 @@ def site_lock(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staged(out: Path, keep: bool) -> Iterator[Path]:
-    """A folder to make the new site in, swapped in for `out` at the end; on an error `out` stays as it was.
-
-    With `keep` it starts as the old site, its files linked and not copied: replace them, never write into them."""
+def staged(out: Path) -> Iterator[Path]:
+    """A folder to make the new site in, swapped in for `out` at the end; on an error `out` stays as it was."""
     aside = out.with_name(f".{out.name}-new-{os.getpid()}")
     try:
-        if keep and out.exists():
-            shutil.copytree(out, aside, copy_function=link_or_copy)
-        else:
-            aside.mkdir()
+        aside.mkdir()
         put(aside / MARKER, MARKER_TEXT.encode())
         yield aside
         swap(aside, out)
@@ -77,10 +72,12 @@ def put(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def link_or_copy(source: str, target: str) -> str:
-    """A hard link, or a copy where the file system has none."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-    return target
+def link_files(old: Path, new: Path, names: Iterable[str]) -> None:
+    """Files of the old site in their place in the new one: hard links, or copies where the file system has none. Replace
+    them, never write into them."""
+    new.mkdir(parents=True)
+    for name in names:
+        try:
+            os.link(old / name, new / name)
+        except OSError:
+            shutil.copy2(old / name, new / name)

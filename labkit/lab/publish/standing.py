@@ -1,13 +1,13 @@
 """What the ledger holds of each question, for the index, and what it lets each run claim, for the run's page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.lab.entries import Entry, entry_of, read_book
-from labkit.lab.events import EntryEvent, Waiver, read_events
+from labkit.lab.events import EntryEvent, Events, Waiver, read_events
 from labkit.lab.publish.summary import SIGNS, Badge
-from labkit.lab.recheck import verify
+from labkit.lab.recheck import Fault, verify
 from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import count
 
@@ -56,13 +56,16 @@ class LedgerView:
     problems: tuple[str, ...] = ()
 
 
-def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> LedgerView:
+def read_ledger_view(
+    root: Path, scrubber: Scrubber, fresh: bool = True, known: Mapping[str, Sequence[Fault]] | None = None
+) -> LedgerView:
     """Reads the ledger's events and verifies every entry; not `fresh`, only events that this process has not read yet
-    are read. What is damaged or does not agree is listed in `problems`."""
+    are read. `known` are the faults of runs and sweeps that were recomputed a moment ago. What is damaged or does not
+    agree is listed in `problems`."""
     events = read_events(root, fresh=fresh)
     book = read_book(events)
     scrubber.file = FILE
-    faults = verify(root, fresh=False).faults
+    faults = verify(root, fresh=False, known=known).faults
     wrong = [fault for fault in faults if fault.kind != "missing"]
     missing: dict[str, tuple[str, ...]] = {fault.where: (fault.where,) for fault in faults if fault.kind == "missing"}
     disagrees: dict[str, tuple[str, ...]] = {}
@@ -80,12 +83,18 @@ def read_ledger_view(root: Path, scrubber: Scrubber, fresh: bool = True) -> Ledg
     standings = tuple(
         standing(entry, scrubber, disagrees.get(entry.anchor, ()), missing.get(entry.anchor, ())) for entry in book.live
     )
+    claims, waived = let_claim(events, scrubber)
+    problems = tuple(scrubber.text(str(fault)) for fault in wrong)
+    return LedgerView(standings, claims, disagrees, missing, waived, problems)
+
+
+def let_claim(events: Events, scrubber: Scrubber) -> tuple[dict[str, Claims], dict[str, tuple[str, ...]]]:
+    """What the ledger lets each of its runs claim, and which faults of a run a person set aside."""
     claims = {event.run: claims_of(event, scrubber) for event in events.of(EntryEvent)}
     waived: dict[str, tuple[str, ...]] = {}
     for one in events.of(Waiver):
         waived[one.run] = (*waived.get(one.run, ()), scrubber.text(f"{one.fault}, {one.day}: {one.reason}"))
-    problems = tuple(scrubber.text(str(fault)) for fault in wrong)
-    return LedgerView(standings, claims, disagrees, missing, waived, problems)
+    return claims, waived
 
 
 def standing(entry: Entry, scrubber: Scrubber, disagrees: tuple[str, ...], missing: tuple[str, ...] = ()) -> Standing:
