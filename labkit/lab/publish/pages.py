@@ -139,6 +139,7 @@ def run_page(
             troubles=troubles,
             judged=judged,
             waived=waived,
+            telemetry=run.telemetry,
             tables=condition_tables(run),
             notebook=Markup(notebook),
             log_tail=Markup(text_html(run.log_tail, "plain")) if run.log_tail else "",

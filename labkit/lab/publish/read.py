@@ -12,6 +12,7 @@ from labkit.errors import LabError, RunError
 from labkit.lab.folder import PARTIAL, runs_folder
 from labkit.lab.measurements import Measurement, read_rows
 from labkit.lab.plan import Plan
+from labkit.lab.publish.strips import Telemetry, telemetry_of
 from labkit.lab.record import RunRecord, read_record
 from labkit.lab.redact import Scrubber
 from labkit.lab.verdict import Verdict
@@ -52,6 +53,7 @@ class RunView:
     figure: Any = None
     notebook: Any = None
     audit: "Audit | None" = None  # of a run that came to its end
+    telemetry: Telemetry | None = None
     progress: dict[str, Any] = field(default_factory=dict)
     log_tail: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -128,11 +130,24 @@ def read_run(folder: Path, scrubber: Scrubber, whole: bool = True) -> RunView:
         view.rows = read_rows(folder / "measurements.csv")
     except (RunError, OSError, UnicodeDecodeError) as error:
         view.faults.append(f"measurements.csv could not be read: {Path(str(error)).name or error}")
+    view.telemetry = read_strips(folder, view.faults)
     view.progress = read_progress(folder)
     view.audit = read_audit(folder, scrubber, view) if view.finished else None
     if not view.finished:
         view.log_tail = scrubber.read(f"{record.id}/log.txt", read_tail(folder / "log.txt"))
     return view
+
+
+def read_strips(folder: Path, faults: list[str]) -> Telemetry | None:
+    """The strips of a run's telemetry; None, and a line among the faults, where its files are damaged."""
+    from labkit.audit.run_files import read_lines, read_telemetry
+
+    try:
+        readings = list(read_telemetry(folder / "telemetry.csv"))
+        return telemetry_of(readings, read_lines(folder / "requests.jsonl")) if readings else None
+    except (LabError, OSError) as error:
+        faults.append(f"the telemetry could not be drawn: {Path(str(error)).name or error}")
+        return None
 
 
 def read_audit(folder: Path, scrubber: Scrubber, view: RunView) -> "Audit | None":
