@@ -105,16 +105,16 @@ def test_a_cell_that_is_no_question_of_ours_keeps_its_words() -> None:
 def test_outputs_are_compared_where_both_sides_had_the_prompt(tmp_path: Path) -> None:
     rows = [
         {"cell": {"version": side, "phase": "greedy"}, "prompt_sha256": sha, "prompt_ids": [5, 6], "token_ids": ids}
-        for side, sha, ids in (("before", "a", [1, 2]), ("after", "a", [1, 3]), ("after", "b", [4]))
+        for side, sha, ids in (("before", "a", [11, 12]), ("after", "a", [11, 13]), ("after", "b", [14]))
     ]
     (tmp_path / "requests.jsonl").write_text(
         "".join(json.dumps(row) + "\n" for row in [*rows, {"cell": {"phase": "load"}}])
     )
     before, after = (greedy_outputs(tmp_path, "version", side) for side in ("before", "after"))
-    assert before == {"a": ([5, 6], [1, 2])}
+    assert before == {"a": ([5, 6], [11, 12])}
     with Model(TINY) as model:
         found, prompts = partings(model, before, after)
-    assert (prompts, [(one.at, one.first, one.second) for one in found]) == (1, [(1, 2, 3)])
+    assert (prompts, [(one.at, one.first, one.second) for one in found]) == (1, [(1, 12, 13)])
 
 
 def test_a_near_tie_is_no_change_of_output_and_what_lies_further_apart_is() -> None:
