@@ -149,7 +149,8 @@ def test_the_audit_stands_on_a_finished_run_s_page_with_its_arithmetic_the_root_
 
 def test_the_lines_on_the_page_recompute_its_main_number(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = re.search(r"<strong>([\d.]+)×</strong> \(geometric mean, n = (\d+)\)", page_of(published, DONE))
-    block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', page_of(published, DONE), re.DOTALL)
+    below = page_of(published, DONE).partition('id="recompute"')[2]
+    block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', below, re.DOTALL)
     assert shown
     assert block
     code = re.sub(r"<[^>]+>", "", block[1]).replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")
@@ -206,9 +207,50 @@ def test_the_table_of_cells_is_in_the_order_of_the_knob_and_says_what_it_leaves_
     rows = [Measurement(0, 0, f'{{"n":{n}}}', f"m{m}", 1.0 * n, "") for n in (16, 2, 1) for m in range(9)]
     table = cell_table(rows, "m8")
     assert table
-    assert [line[0] for line in table.lines] == ["n=1", "n=2", "n=16"]
+    assert [line.name for line in table.lines] == ["n=1", "n=2", "n=16"]
     assert table.metrics[0] == "m8"
     assert table.left_out == "2 more metrics"
+
+
+def test_each_number_of_the_table_has_its_lines_of_the_csv_and_python_that_gives_it(
+    published: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = published / "site" / "runs" / DONE
+    table = cell_table([Measurement(*row) for row in samples()], "decode_tok_s")
+    assert table
+    stored = (folder / "measurements.csv").read_text().splitlines()
+    monkeypatch.chdir(folder)
+    page = page_of(published, DONE)
+    for place, line in enumerate(table.lines, 1):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(line.code, {})
+        given = [words.split() for words in printed.getvalue().splitlines()]
+        for column, (one, (metric, value, n)) in enumerate(zip(line.numbers, given, strict=True), 1):
+            assert one
+            assert (one.metric, one.text, one.n) == (metric, number(float(value)), int(n))
+            assert len(one.lines) == BLOCKS
+            assert set(one.lines) <= set(stored)
+            assert f'<a href="#number-{place}-{column}">{one.text}</a>' in page
+            assert f'id="number-{place}-{column}"' in page
+
+
+def test_knobs_that_all_cells_have_alike_are_said_once() -> None:
+    rows = [Measurement(0, 0, f'{{"kv":"f16","n":{n},"quant":"q4"}}', "ttft_s", 1.0, "") for n in (1, 2)]
+    table = cell_table(rows)
+    assert table
+    assert ([line.name for line in table.lines], table.common) == (["n=1", "n=2"], "kv=f16, quant=q4")
+    assert "quant" in table.lines[0].code  # what is looked up in the CSV is the whole cell
+    alone = cell_table(rows[:1])
+    assert alone
+    assert (alone.lines[0].name, alone.common) == ("kv=f16, n=1, quant=q4", "")
+
+
+def test_the_lines_of_a_run_of_many_samples_are_cut_and_the_page_says_how_many_are_left() -> None:
+    rows = [Measurement(b, b, f'{{"n":{n}}}', "ttft_s", 1 / (1 + b), "") for n in range(50) for b in range(500)]
+    table = cell_table(rows)
+    assert table
+    assert sum(len(text) for line in table.lines for one in line.numbers if one for text in one.lines) < 130_000
+    assert [one.left_out for line in table.lines[:2] for one in line.numbers if one] == [480, 480]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The numbers of a run's page: the main number recomputed from the rows, the lines that do it, the cells."""
 
+import csv
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -12,6 +14,8 @@ from labkit.lab.record import canonical_cell
 
 METRICS_SHOWN = 7
 CELLS_SHOWN = 60
+ROWS_SHOWN = 20  # of one number
+ROWS_BYTES = 120_000  # of one page, as HTML writes them
 
 
 @dataclass(frozen=True)
@@ -72,31 +76,94 @@ def snippet(rule: Rule, geometric: bool) -> str:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number of the table of cells: the mean of `n` samples of a metric, and the lines of measurements.csv they are."""
+
+    metric: str
+    text: str
+    n: int
+    lines: tuple[str, ...]
+    left_out: int  # lines that are not shown
+
+
+@dataclass(frozen=True)
+class CellLine:
+    """A cell with a number a metric (None where it has no sample), and the Python that recomputes each of them."""
+
+    name: str
+    n: int
+    numbers: tuple[Number | None, ...]
+    code: str
+
+
+@dataclass(frozen=True)
 class CellTable:
-    """The mean of each metric in each cell, as text; `left_out` says what did not fit."""
+    """The mean of each metric in each cell; `common` are the knobs that all cells have alike, which their names leave out;
+    `left_out` says what did not fit."""
 
     metrics: tuple[str, ...]
-    lines: tuple[tuple[str, int, tuple[str, ...]], ...]
+    lines: tuple[CellLine, ...]
     left_out: str
+    common: str = ""
 
 
 def cell_table(rows: Sequence[Measurement], first: str | None = None) -> CellTable | None:
     """Cells down, metrics across (`first` leftmost), geometric means of positive samples; None without rows."""
-    samples: dict[str, dict[str, list[float]]] = {}
+    samples: dict[str, dict[str, list[Measurement]]] = {}
     for row in rows:
-        samples.setdefault(row.cell, {}).setdefault(row.metric, []).append(row.value)
+        samples.setdefault(row.cell, {}).setdefault(row.metric, []).append(row)
     if not samples:
         return None
     known = dict.fromkeys(metric for metrics in samples.values() for metric in metrics)
-    metrics = sorted(known, key=lambda metric: metric != first)
+    metrics = sorted(known, key=lambda metric: metric != first)[:METRICS_SHOWN]
     cells = sorted(samples, key=cell_order)
-    lines = []
+    names, common = cell_names(cells)
+    budget, lines = ROWS_BYTES, []
     for cell in cells[:CELLS_SHOWN]:
-        values = [samples[cell].get(metric, []) for metric in metrics[:METRICS_SHOWN]]
-        lines.append((cell_text(cell), max(map(len, samples[cell].values())), tuple(map(mean_text, values))))
-    hidden = [f"{len(metrics) - METRICS_SHOWN} more metrics"] if len(metrics) > METRICS_SHOWN else []
+        numbers = []
+        for metric in metrics:
+            found = number_of(metric, samples[cell].get(metric, []), budget)
+            budget -= sum(len(line) + 4 * line.count('"') for line in found.lines) if found else 0
+            numbers.append(found)
+        shown = [one.metric for one in numbers if one]
+        most = max(map(len, samples[cell].values()))
+        lines.append(CellLine(names[cell], most, tuple(numbers), cell_snippet(cell, shown)))
+    hidden = [f"{len(known) - METRICS_SHOWN} more metrics"] if len(known) > METRICS_SHOWN else []
     hidden += [f"{len(cells) - CELLS_SHOWN} more cells"] if len(cells) > CELLS_SHOWN else []
-    return CellTable(tuple(metrics[:METRICS_SHOWN]), tuple(lines), " and ".join(hidden))
+    return CellTable(tuple(metrics), tuple(lines), " and ".join(hidden), common)
+
+
+def number_of(metric: str, rows: Sequence[Measurement], budget: int) -> Number | None:
+    """The number of a metric's samples in a cell, with their lines as the file has them while they fit in `budget`."""
+    if not rows:
+        return None
+    lines = csv_lines(rows[:ROWS_SHOWN]) if budget > 0 else ()
+    return Number(metric, mean_text([row.value for row in rows]), len(rows), lines, len(rows) - len(lines))
+
+
+def csv_lines(rows: Sequence[Measurement]) -> tuple[str, ...]:
+    """Rows as `measurements.csv` has them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(row._replace(value=repr(row.value)) for row in rows)  # type: ignore[arg-type]
+    return tuple(text.getvalue().splitlines())
+
+
+def cell_snippet(cell: str, metrics: Sequence[str]) -> str:
+    """Python, needing nothing but itself and `measurements.csv`, that prints each metric of a cell with its count."""
+    return "\n".join(
+        [
+            "import csv, statistics",
+            "",
+            f"cell, samples = {cell!r}, {{}}",
+            'for row in csv.DictReader(open("measurements.csv")):',
+            "    if row['cell'] == cell:",
+            "        samples.setdefault(row['metric'], []).append(float(row['value']))",
+            f"for metric in {list(metrics)!r}:",
+            "    values = samples[metric]",
+            "    mean = statistics.geometric_mean if min(values) > 0 else statistics.fmean",
+            "    print(metric, mean(values), len(values))",
+        ]
+    )
 
 
 def mean_text(values: Sequence[float]) -> str:
@@ -117,6 +184,22 @@ def cell_order(cell: str) -> tuple[Any, ...]:
         return ((2, cell),)
     values = knobs.values() if isinstance(knobs, dict) else [knobs]
     return tuple((0, value, "") if isinstance(value, int | float) else (1, 0, str(value)) for value in values)
+
+
+def cell_names(cells: Sequence[str]) -> tuple[dict[str, str], str]:
+    """(each cell in words without the knobs that all have alike, those knobs in words); whole names where that leaves
+    one without any."""
+    try:
+        knobs = {cell: dict(json.loads(cell).items()) for cell in cells}
+    except (ValueError, AttributeError):
+        return {cell: cell_text(cell) for cell in cells}, ""
+    alike = {
+        name: value for name, value in knobs[cells[0]].items() if all(n.get(name, n) == value for n in knobs.values())
+    }
+    own = {cell: {name: value for name, value in known.items() if name not in alike} for cell, known in knobs.items()}
+    if not alike or not all(own.values()):
+        return {cell: cell_text(cell) for cell in cells}, ""
+    return {cell: cell_words(rest) for cell, rest in own.items()}, cell_words(alike)
 
 
 def cell_text(cell: str) -> str:

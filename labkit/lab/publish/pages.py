@@ -81,7 +81,7 @@ def templates() -> "Environment":
     """The templates of the package; every value in them is escaped unless it is HTML we made."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("labkit.lab.publish"),
         autoescape=True,
         trim_blocks=True,
@@ -89,6 +89,8 @@ def templates() -> "Environment":
         keep_trailing_newline=True,
         undefined=StrictUndefined,
     )
+    environment.filters["python"] = lambda code: Markup(highlight(code, "python"))
+    return environment
 
 
 def run_page(
