@@ -1,7 +1,11 @@
 """Little's law: SGLang's table breaks it by 2.4 to 2.8, a ladder whose step time is its own does not."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from make_evidence import claims_of, measured, notices, observed
+from make_run import run_of
 
 ID = "littles-law"
 
@@ -68,19 +72,32 @@ def test_the_median_of_gaps_is_not_held_beside_a_mean_and_alone_it_is():
     assert [notice.outcome for notice in notices(ID, claims_of(*gaps, mean))] == ["ok"]
 
 
-@pytest.mark.parametrize(("total", "outcomes"), [(86.0, {"ok"}), (125.0, {"warn"}), (None, {"warn"})])
-def test_a_time_that_holds_the_prompts_of_others_is_held_against_the_rate_that_does_too(
-    total: float | None, outcomes: set[str]
+def waited(block: int, inflated: float = 1.0) -> tuple[float, float, list[dict[str, Any]]]:
+    """(decode_tok_s, tpot_s, rows) of two requests whose prompts take 1 s each, one after the other, then ten steps of
+    0.1 s: 20 tok/s while both decode, and the first waits 1 s behind its first token."""
+    gaps = ([1.1, *[0.1] * 9], [0.1] * 10)
+    rows = [
+        {"block": block, "submit_s": 0.0, "first_token_s": 1.0 + i, "last_token_s": 3.0, "completion_tokens": 11, "gaps_s": each}
+        for i, each in enumerate(gaps)
+    ]  # fmt: skip
+    return 20.0 * inflated, (0.2 + 0.1) / 2, rows
+
+
+@pytest.mark.parametrize(("inflated", "outcome"), [(1.0, "ok"), (1.04, "ok"), (1.1, "warn"), (2.0, "fail")])
+def test_a_rate_while_all_decode_is_held_against_the_time_of_a_token_then(
+    tmp_path: Path, inflated: float, outcome: str
 ):
-    """labkit on a CPU, 8 streams: 139.5 tok/s while all decode, 86 over the whole requests, 67.3 ms a token."""
-    known = {"decode_tok_s": [139.5] * 3, "tpot_s": [0.0673] * 3} | (
-        {} if total is None else {"total_tok_s": [total] * 3}
-    )
-    found = {notice.outcome for notice in notices(ID, claims_of(*measured({8.0: known})))}
-    assert pytest.approx(1.17, abs=0.01) == 139.5 * 0.0673 / 8
-    assert found == outcomes
+    """By the mean time of whole requests, which holds the others' prompts, the honest rate would need 3 streams of 2."""
+    blocks = [waited(block, inflated) for block in range(3)]
+    cell = {"phase": "decode", "streams": 2}
+    metrics = {"decode_tok_s": [each[0] for each in blocks], "tpot_s": [each[1] for each in blocks]}
+    found = notices(ID, run_of(tmp_path, [(cell, metrics, [row for each in blocks for row in each[2]])]))
+    assert pytest.approx(3) == 20.0 * 0.15
+    assert [notice.outcome for notice in found] == [outcome]
 
 
-def test_a_rate_of_one_and_a_half_times_its_streams_fails_whatever_the_rest_says():
-    cell = {"decode_tok_s": [190.0] * 3, "total_tok_s": [86.0] * 3, "tpot_s": [0.0673] * 3}
-    assert "fail" in {notice.outcome for notice in notices(ID, claims_of(*measured({8.0: cell})))}
+def test_without_the_times_of_its_tokens_a_run_is_held_to_the_mean(tmp_path: Path):
+    rate, time, rows = waited(0)
+    cell, short = {"phase": "decode", "streams": 2}, [{**row, "gaps_s": []} for row in rows]
+    found = notices(ID, run_of(tmp_path, [(cell, {"decode_tok_s": [rate], "tpot_s": [time - 0.01]}, short)]))
+    assert [notice.outcome for notice in found] == ["warn"]

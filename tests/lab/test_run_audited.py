@@ -65,7 +65,7 @@ def test_an_honest_run_is_audited_and_stands(lab: ThrowawayLab) -> None:
     record, folder = lab.only_run()
     assert record["verdict"]["outcome"] == "confirmed"
     assert kept(folder).failed == ()
-    assert kept(folder).stamps["littles-law"].startswith("4-")
+    assert kept(folder).stamps["littles-law"].startswith("5-")
     assert AUDIT not in record["artefacts"]
     assert verify(lab.root).sound
 
@@ -122,7 +122,7 @@ def test_the_audit_is_made_again_when_a_detector_or_the_run_changes(
     written = (folder / AUDIT).stat().st_mtime_ns
     assert run_audit(folder) == found
     assert (folder / AUDIT).stat().st_mtime_ns == written
-    newer = found.stamps | {"littles-law": "4-0123456789"}
+    newer = found.stamps | {"littles-law": "5-0123456789"}
     for module in ("stored", "report"):
         monkeypatch.setattr(f"labkit.audit.{module}.stamps", lambda: newer)
     assert run_audit(folder).stamps == newer

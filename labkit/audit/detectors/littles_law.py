@@ -3,24 +3,23 @@
 from collections.abc import Iterator
 from statistics import median
 
-from labkit.audit.evidence import Evidence, Observation
+from labkit.audit.evidence import Evidence, Observation, Request
 from labkit.audit.notice import Notice
 from labkit.audit.physics import THROUGHPUTS, number
 from labkit.audit.registry import detector
 
 TIMES = ("tpot_s", "itl_s", "step_ms")
-MEANS = ("tpot_s",)  # over whole requests
 OVER = 1.05
 WINDOWS = 1.5  # what a mean time over other requests, or another window, may add
 
 
-@detector("littles-law", 6, version=4, title="Little's law", explains=("faster-than-solo",))
+@detector("littles-law", 6, version=5, title="Little's law", explains=("faster-than-solo",))
 def littles_law(evidence: Evidence) -> Iterator[Notice]:
     """Throughput × time per token against the number of streams, where both are given for the same conditions. Over 5 %
     more warns; it fails beyond what a mean over another window explains (1.5 times), and at once where both are of the
     same steps. The law is of means: the median of gaps stands for one only where no mean is told. A request's mean time
-    holds what others' prompts cost it, which a rate while all decode does not: where the rate over the whole requests of the
-    same cell agrees with it, that explains as much as another window may."""
+    holds what others' prompts cost it, which a rate while all decode does not: where the requests of a run tell when their
+    tokens came, the time of a token is taken from the same window as the rate."""
     alike: dict[object, list[Observation]] = {}
     for one in evidence.observations:
         alike.setdefault((one.group, one.likeness()), []).append(one)
@@ -51,6 +50,8 @@ def judge(rate: str, time: str, together: list[Observation]) -> Iterator[Notice]
         return
     scale = 1e-3 if time == "step_ms" else 1.0
     least, x, t = least_product(first, second, rate, time, scale)
+    if first is second and (rate, time) == ("decode_tok_s", "tpot_s") and (found := window_product(first)) is not None:
+        least, x, t = found
     streams, limit = least / tokens, first.streams
     each = f" / {number(tokens)} tokens a step" if tokens != 1 else ""
     lines = (
@@ -62,20 +63,34 @@ def judge(rate: str, time: str, together: list[Observation]) -> Iterator[Notice]
         yield Notice(outcome="ok", text=text, subject=first.subject, about=about, arithmetic=lines)
         return
     sure = streams > WINDOWS * limit or (time == "step_ms" and first is second)
-    if not sure and first is second and rate == "decode_tok_s" and "total_tok_s" in first.metrics and time in MEANS:
-        all_of_it, over, of = least_product(first, first, "total_tok_s", time, scale)
-        if all_of_it <= OVER * limit:
-            more = f"over whole requests {number(over)} tok/s × {number(of)} s = {number(all_of_it)} streams"
-            agrees = f"{number(all_of_it)} streams of {number(limit)}"
-            text = f"{first.subject} agrees with Little's law over its whole requests: {agrees}"
-            yield Notice(outcome="ok", text=text, subject=first.subject, about=about, arithmetic=(*lines, more))
-            return
     text = (
         f"{first.subject} breaks Little's law: its rate and its time a token need {number(streams)} streams, and it had "
         f"{number(limit)}"
     )
     outcome = "fail" if sure else "warn"
     yield Notice(outcome=outcome, text=text, subject=first.subject, about=about, arithmetic=lines)  # type: ignore[arg-type]
+
+
+def window_product(one: Observation) -> tuple[float, float, float] | None:
+    """The product, the rate and the seconds a token took in the window in which all requests of a block decode, by when
+    their tokens came: of the median block. None where a block does not tell, or has other requests than streams."""
+    from labkit.measure.serving.served import Served
+
+    blocks: dict[int, list[Request]] = {}
+    for request in one.requests:
+        blocks.setdefault(request.block, []).append(request)
+    pairs = []
+    for sample in one.samples.get("decode_tok_s", ()):
+        rows = [request.row for request in blocks.get(sample.block, ())]
+        if len(rows) != one.streams or not all(row.get("gaps_s") for row in rows):
+            return None
+        window, _ = Served.of_rows(rows).window
+        if window is None:
+            return None
+        pairs.append((sample.value, window.step_s))
+    pairs.sort(key=lambda pair: pair[0] * pair[1])
+    x, t = pairs[len(pairs) // 2]
+    return x * t, x, t
 
 
 def least_product(
