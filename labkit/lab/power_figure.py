@@ -151,10 +151,9 @@ def _peaks(figure: Any, panels: Panels, column: int) -> None:
             legendgroup=peak.name, hovertemplate="read at the most: %{y:.4g} W<extra>simulated</extra>", row=1, col=column,
         )  # fmt: skip
     if panels.cap_w is not None:
-        figure.add_hline(y=panels.cap_w, row=1, col=column, line={"color": NEUTRAL, "width": 2, "dash": "dash"})
-        figure.add_annotation(
-            text=f"cap {panels.cap_w:g} W", x=-1, y=panels.cap_w, xanchor="left", yanchor="bottom", showarrow=False,
-            font={"size": 12}, row=1, col=column,
+        figure.add_scatter(
+            x=[1e3 * WINDOWS_S[0], 1e3 * WINDOWS_S[-1]], y=[panels.cap_w] * 2, mode="lines", hoverinfo="skip",
+            line={"color": NEUTRAL, "width": 2, "dash": "dash"}, name=f"cap of {panels.cap_w:g} W", row=1, col=column,
         )  # fmt: skip
     figure.update_xaxes(
         title_text="mean over (ms)", type="log", tickvals=[0.1, 1, 10, 100, 1000],
