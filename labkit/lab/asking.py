@@ -94,23 +94,37 @@ def serve_cell(
     return served
 
 
+def said_ids(answers: Sequence[Answer], weights: Model, same: Sequence[Answer] = ()) -> list[tuple[int, ...]]:
+    """The token ids of each answer, empty where they cannot be had. Of a runtime that tells none they are those of the
+    answers `same` where the text is the same, else those of the text; one that tells them, but withheld the ids of a
+    character that was not whole, told the text with a mark in its place, whose ids are others."""
+    tells = any(answer.token_ids for answer in answers)
+    found: list[tuple[int, ...]] = []
+    for i, answer in enumerate(answers):
+        ids = answer.token_ids
+        if not ids and i < len(same) and answer.text == same[i].text:
+            ids = same[i].token_ids
+        if not ids and not tells:
+            ids = tuple(weights.tokenizer.encode(answer.text, special=True, bos=False))
+        found.append(ids[: answer.ask.tokens])
+    return found
+
+
 def check_greedy(
     run: "Run", runtime: Runtime, weights: Model, asks: Sequence[Ask], same: Sequence[Answer] = ()
 ) -> bool:
     """Records whether a runtime's greedy tokens are the model's: none lies further below NumPy's best token than rounding
-    to int8 explains, 0.6 nat. One that tells no token ids is held by its text: to the answers `same` of a runtime that was
-    checked already, else by the ids of that text."""
+    to int8 explains, 0.6 nat. One that tells no token ids is held by its text (see `said_ids`)."""
     gaps, name = [], f"{runtime.label}: greedy tokens are the model's, by NumPy"
-    for i, answer in enumerate(runtime.stream(asks, Load("concurrent"))):
-        if answer.failed:
-            return run.check(name, False, f"{answer.failed}: {answer.error}")
-        ids = answer.token_ids
-        if not ids and i < len(same) and answer.text == same[i].text:
-            ids = same[i].token_ids
-        ids = ids or tuple(weights.tokenizer.encode(answer.text, special=True, bos=False))
+    answers = runtime.stream(asks, Load("concurrent"))
+    if failed := next((answer for answer in answers if answer.failed), None):
+        return run.check(name, False, f"{failed.failed}: {failed.error}")
+    for answer, ids in zip(answers, said_ids(answers, weights, same), strict=True):
         prompt = answer.ask.prompt
         given = weights.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         ends = weights.tokenizer.eos_ids if answer.ask.fixed else ()
-        gaps.append(greedy_gap(weights, given, ids[: answer.ask.tokens], ends))
+        gaps += [greedy_gap(weights, given, ids, ends)] if ids else []
+    if not gaps:
+        return run.check(name, False, f"no token of {len(answers)} prompts was told")
     detail = f"at most {max(gaps):.1e} nat below its best, bound {PEER_BOUND:g}, {len(gaps)} prompts"
     return run.check(name, max(gaps) <= PEER_BOUND, detail)

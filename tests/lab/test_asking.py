@@ -127,6 +127,20 @@ def test_a_text_without_ids_is_held_by_the_ids_of_the_same_text(run: Any) -> Non
         assert run.record.checks[-1].detail.startswith("at most 0.0e+00 nat")
 
 
+def test_an_answer_whose_broken_character_hid_its_ids_is_not_judged_by_its_text(run: Any) -> None:
+    with Model(str(TINY)) as model:
+        ask = Ask((5, 9, 12, 7), 1)
+        truth = NumpyExecutor(model).logprobs([5, 9, 12, 7, 0], 1)[0]
+        told, broken = (
+            Answer(ask, 0.0, (1.0,), 1.0, text="\ufffd", token_ids=ids, completion_tokens=1)
+            for ids in ((int(truth.argmax()),), ())
+        )
+        assert asking.said_ids([told, broken], model) == [told.token_ids, ()]
+        assert asking.check_greedy(run, Scripted([told, broken]), model, [ask, ask])  # type: ignore[arg-type]
+        assert run.record.checks[-1].detail.endswith("1 prompts")
+        assert not asking.check_greedy(run, Scripted([Answer(ask, 0.0, (1.0,), 1.0)]), model, [ask])  # type: ignore[arg-type]
+
+
 def test_runtimes_are_named_by_kind_or_place_and_no_two_alike() -> None:
     specs = [
         "labkit",

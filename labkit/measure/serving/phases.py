@@ -11,6 +11,7 @@ from labkit.measure.serving.served import Served
 from labkit.runtimes.runtime import Answer
 
 MOST_CACHED = 0.01  # of the prompts' tokens: beyond it a rate of reading is none
+LEAST_MS = 50.0  # of a server's decoding: when a token is seen to come is known to a good tenth of a millisecond
 
 
 def prefill_of(answers: Sequence[Answer], costs: Costs) -> dict[str, float]:
@@ -35,7 +36,8 @@ def prefill_of(answers: Sequence[Answer], costs: Costs) -> dict[str, float]:
 
 
 def decode_of(answers: Sequence[Answer], costs: Costs) -> tuple[dict[str, float], str]:
-    """Metrics of streams that decode at once, from when their tokens came; and why there is no rate, where there is none."""
+    """Metrics of streams that decode at once, from when their tokens came; and why there is no rate, where there is none.
+    A server's own rate stands beside it where it decoded for at least 50 ms by its clock."""
     served = Served.of(answers)
     failed = {"failed_share": served.failed_share}
     window, why = served.window
@@ -44,6 +46,6 @@ def decode_of(answers: Sequence[Answer], costs: Costs) -> tuple[dict[str, float]
     streams = [Arrivals(one.prompt_tokens or 0, one.submit_s or 0.0, one.times) for one in served.good]
     metrics, _ = decode_metrics(streams, costs)
     own = [answer.timings for answer in answers]
-    if all(one.get("predicted_ms", 0) > 0 and one.get("predicted_n", 0) > 1 for one in own):
+    if all(one.get("predicted_ms", 0) >= LEAST_MS and one.get("predicted_n", 0) > 1 for one in own):
         metrics["server_decode_tok_s"] = fmean((one["predicted_n"] - 1) / one["predicted_ms"] * 1e3 for one in own)
     return metrics | failed, ""

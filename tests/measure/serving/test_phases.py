@@ -63,6 +63,16 @@ def test_a_rate_of_decoding_counts_what_arrives_while_all_decode() -> None:
     assert why == "1 of 2 requests failed"
 
 
+def test_a_servers_own_rate_of_decoding_is_that_of_the_tokens_after_the_first() -> None:
+    def told(ms: float) -> dict[str, float]:
+        own = {"predicted_n": 5.0, "predicted_ms": ms}
+        times = (11.0, 11.1, 11.2, 11.3, 11.4)
+        return decode_of([Answer(Ask("x", 5), 10.0, times=times, end_s=11.4, prompt_tokens=8, timings=own)], COSTS)[0]
+
+    assert told(400.0)["server_decode_tok_s"] == pytest.approx(10)
+    assert "server_decode_tok_s" not in told(4.0)  # too short a time to hold ours against
+
+
 def test_outputs_part_at_the_first_other_token_and_a_near_tie_is_told_from_another_answer() -> None:
     with Model(TINY) as model:
         assert parting(model, [5, 6, 7], [1, 2, 3], [1, 2, 3, 4]) is None
