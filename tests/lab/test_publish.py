@@ -327,10 +327,10 @@ def test_a_new_runs_page_joins_the_site_without_touching_the_others(lab: Path) -
     publish(lab)
     untouched = lab / "site" / "runs" / DONE / "index.html"
     untouched.write_text("kept as it is")
-    new = write_run(lab, record("20261203T000000Z-batch-decode-12345678"))
+    new = write_run(lab, record("20261203T000000Z-another-12345678"))
     assert publish_run(lab, new).is_file()
     assert untouched.read_text() == "kept as it is"
-    assert "20261203T000000Z-batch-decode-12345678" in (lab / "site" / "index.html").read_text()
+    assert "20261203T000000Z-another-12345678" in (lab / "site" / "index.html").read_text()
 
 
 def test_a_run_that_became_final_replaces_its_partial_page(lab: Path) -> None:

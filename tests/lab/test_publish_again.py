@@ -15,13 +15,14 @@ from labkit.errors import LabError
 from labkit.lab.publish import publish, publish_run
 from labkit.lab.publish.state import state_file
 
+RUNS = 6
 MARK = "does not agree with its data"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A lab of eight entered runs with its site, only to be copied."""
-    root = make_large_lab(tmp_path_factory.mktemp("made") / "lab", 8)
+    """A lab of a few entered runs with its site, only to be copied."""
+    root = make_large_lab(tmp_path_factory.mktemp("made") / "lab", RUNS)
     publish(root, jobs=1)
     return root
 
@@ -49,15 +50,15 @@ def test_nothing_is_made_again_when_nothing_changed(lab: Path) -> None:
 
 
 def test_one_new_run_makes_one_page_and_the_site_is_that_of_a_first_publish(lab: Path, tmp_path: Path) -> None:
-    add_run(lab, 8)
+    add_run(lab, RUNS)
     render(lab)
     report = publish(lab)
-    assert (report.made, report.runs) == (1, 9)
+    assert (report.made, report.runs) == (1, RUNS + 1)
     assert digest(lab / "site") == anew(lab, tmp_path / "first")
 
 
 def test_several_processes_make_the_site_that_one_makes(lab: Path, tmp_path: Path) -> None:
-    assert publish(lab, tmp_path / "two", jobs=2).made == 8
+    assert publish(lab, tmp_path / "two", jobs=2).made == RUNS
     assert digest(tmp_path / "two") == digest(lab / "site")
 
 
@@ -107,16 +108,16 @@ def test_another_code_makes_every_page_again_but_not_for_the_page_of_one_run(
     page = sorted((lab / "site" / "runs").glob("*/index.html"))
     before = [path.stat().st_ino for path in page]
     publish_run(lab, lab / "data" / "runs" / page[0].parent.name)
-    assert [path.stat().st_ino == old for path, old in zip(page, before, strict=True)] == [False] + [True] * 7
-    assert publish(lab, jobs=1).made == 7
+    assert [path.stat().st_ino == old for path, old in zip(page, before, strict=True)] == [False] + [True] * (RUNS - 1)
+    assert publish(lab, jobs=1).made == RUNS - 1
     assert publish(lab).made == 0
 
 
-@pytest.mark.parametrize("content", ["{half", "[]", '{"schema": 1, "runs": {"a": {"b": 1}}, "sweeps": {}}', ""])
+@pytest.mark.parametrize("content", ["{half", '{"schema": 1, "runs": {"a": {"b": 1}}, "sweeps": {}}'])
 def test_a_state_that_cannot_be_read_makes_all_anew(lab: Path, content: str) -> None:
     before = digest(lab / "site")
     state_file(lab / "site").write_text(content)
-    assert publish(lab, jobs=1).made == 8
+    assert publish(lab, jobs=1).made == RUNS
     assert digest(lab / "site") == before
 
 
@@ -154,8 +155,8 @@ def test_a_name_that_has_become_private_is_masked_in_pages_made_before(
 ) -> None:
     assert publish(lab).made == 0
     monkeypatch.setattr("socket.gethostname", lambda: "llvmpipe")
-    report = publish(lab)
-    assert report.made == 8
+    report = publish(lab, jobs=1)
+    assert report.made == RUNS
     assert {hit.kind for hit in report.redactions} == {"host name"}
 
 

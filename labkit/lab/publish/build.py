@@ -6,15 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import LabError, LedgerError, RunError
 from labkit.lab.coverage import Coverage
 from labkit.lab.events import CoverageEvent, EntryEvent, Events, SweepEvent, read_events
 from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
+from labkit.lab.publish.comparison import compare_address, compared
 from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
 from labkit.lab.publish.markdown import Resolve
-from labkit.lab.publish.pages import LEDGERS, Menu, index_page, ledger_page
+from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, index_page, ledger_page
 from labkit.lab.publish.read import RunView, read_run, run_folders
 from labkit.lab.publish.site import check_target, link_files, put, site_lock, staged
 from labkit.lab.publish.standing import MISSING, LedgerView, let_claim, read_ledger_view
@@ -127,7 +129,7 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
         known |= {name: as_faults(one.faults) for name, one in made.items()}
         ledger = read_ledger_view(root, scrubber, fresh=False, known=known)
         problems = [*source.problems, *missing_words(ledger), *ledger.problems]
-        write_shared(aside, source, site, ledger, problems)
+        figures = write_shared(site, source, ledger, problems, {name: one.points for name, one in made.items()})
         masked = Counter({hit[:2]: hit.times for hit in scrubber.found()})
         for one in made.values():
             masked.update({(file, kind): times for file, kind, times in one.masked})
@@ -139,7 +141,7 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
             made=len(stale),
             files=len(written),
             bytes=sum(path.stat().st_size for path in written),
-            figures=sum(one.figures for one in made.values()),
+            figures=figures + sum(one.figures for one in made.values()),
             redactions=tuple(Redaction(*what, times) for what, times in sorted(masked.items()) if times),
             problems=(*problems, *(text for run in source.runs for text in made[run.id].problems)),
         )
@@ -153,6 +155,7 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
 def tasks_of(source: Source, sweeps: Sequence[Fault]) -> list[Task]:
     """The page of each run, newest first; `sweeps` is what the ledger's sweeps say that their samples do not."""
     plain = Scrubber()  # the ledger's own count has these
+    several = compared(source.runs)
     claims, waived = let_claim(source.events, plain)
     covered = {event.run: event.coverage for event in source.events.of(CoverageEvent)}
     entries: dict[str, list[tuple[EntryEvent, Coverage | None]]] = {}
@@ -163,11 +166,16 @@ def tasks_of(source: Source, sweeps: Sequence[Fault]) -> list[Task]:
         wrong.setdefault(fault.where, []).append(plain.text(fault.text))
     return [
         Task(
-            run.id, run.folder, tuple(entries.get(run.id, ())), tuple(wrong.get(run.id, ())), claims.get(run.id),
-            waived.get(run.id, ()),
+            id=run.id,
+            folder=run.folder,
+            entries=tuple(entries.get(run.id, ())),
+            sweeps=tuple(wrong.get(run.id, ())),
+            claims=claims.get(run.id),
+            waived=waived.get(run.id, ()),
+            compare=compare_address(run.record.experiment) if run.record.experiment in several else "",
         )
         for run in source.runs
-    ]  # fmt: skip
+    ]
 
 
 def sort_out(
@@ -265,11 +273,22 @@ def refuse_disagreement(ledger: LedgerView) -> None:
         raise LedgerError(f"the ledger does not agree with its data: {ledger.problems[0]}; nothing was published")
 
 
-def write_shared(aside: Path, source: Source, site: Site, ledger: LedgerView, problems: Sequence[str]) -> None:
-    """Writes the index, the ledgers, the pictures they use, and the assets: one plotly.js for the whole site."""
+def write_shared(
+    site: Site, source: Source, ledger: LedgerView, problems: Sequence[str], points: Mapping[str, Mapping[str, Any]]
+) -> int:
+    """Writes the index, the ledgers, the comparisons (`points` are those of each run), the pictures they use, and the
+    assets: one plotly.js for the whole site. Returns how many figures are on these pages."""
+    aside, figures = site.aside, 0
     pictures = {name: f"figures/{path.name}" for name, path in source.pictures.items()}
-    index = index_page(title_of(source.root), source.runs, ledger.standings, site.menu, pictures, problems)
+    several = compared(source.runs)
+    places = {experiment: compare_address(experiment) for experiment in several}
+    index = index_page(title_of(source.root), source.runs, ledger.standings, site.menu, pictures, problems, places)
     put(aside / "index.html", index.encode())
+    for experiment, runs in several.items():
+        text, beside = compare_page(experiment, runs, points, site.menu)
+        figures += beside.figures
+        for name, content in {**beside.files, "index.html": text.encode()}.items():
+            put((aside / places[experiment]).with_name(name), content)
     for name, file, page, text in source.ledgers:
         disagrees = ledger.disagrees
         body = ledger_page(
@@ -280,12 +299,13 @@ def write_shared(aside: Path, source: Source, site: Site, ledger: LedgerView, pr
         put(aside / "figures" / path.name, path.read_bytes())
     for name, content in assets():
         put(aside / "assets" / name, content)
+    return figures
 
 
 def assets() -> Iterable[tuple[str, bytes]]:
     """The files every page shares."""
     own = files("labkit.lab.publish") / "assets"
-    for name in ("site.css", "site.js"):
+    for name in ("site.css", "site.js", "tables.js"):
         yield name, (own / name).read_bytes()
     plotly = files("plotly") / "package_data" / "plotly.min.js"
     if not plotly.is_file():

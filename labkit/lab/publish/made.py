@@ -2,12 +2,13 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from labkit.lab.coverage import Coverage
 from labkit.lab.events import EntryEvent
+from labkit.lab.publish.comparison import points_of
 from labkit.lab.publish.pages import Menu, run_page, site_resolver
 from labkit.lab.publish.read import read_run
 from labkit.lab.publish.site import put
@@ -45,11 +46,12 @@ class Task:
     sweeps: tuple[str, ...] = ()
     claims: Claims | None = None
     waived: tuple[str, ...] = ()
+    compare: str = ""  # where its experiment is compared, from the site's root
 
     def facts(self) -> list[Any]:
         """What its page depends on beside the files of the run, as JSON has it."""
         entries = [(event.model_dump_json(), known and known.model_dump_json()) for event, known in self.entries]
-        return [entries, self.sweeps, self.claims and asdict(self.claims), self.waived]
+        return [entries, self.sweeps, self.claims and asdict(self.claims), self.waived, self.compare]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Made:
     masked: Sequence[tuple[str, str, int]]
     key: str = ""
     code: str = ""
-    points: Sequence[Mapping[str, Any]] = ()
+    points: Mapping[str, Any] = field(default_factory=dict)  # what its rule judges, for the comparison
 
 
 def as_faults(kept: Sequence[Sequence[str]]) -> list[Fault]:
@@ -87,7 +89,7 @@ def make_page(site: Site, task: Task) -> Made:
         asked[url] = find(url)
         return asked[url]
 
-    text, beside = run_page(run, task.claims, disagrees, site.menu, resolve, task.waived)
+    text, beside = run_page(run, task.claims, disagrees, site.menu, resolve, task.waived, task.compare)
     files = {**run.files, **beside.files, "index.html": text.encode()}
     for name, content in files.items():
         put(site.aside / "runs" / run.id / name, content)
@@ -97,5 +99,6 @@ def make_page(site: Site, task: Task) -> Made:
         faults=[list(fault) for fault in faults],
         figures=beside.figures,
         problems=[f"{run.id}: {text}" for text in beside.problems],
+        points=points_of(run),
         masked=[(hit.file, hit.kind, hit.times) for hit in scrubber.found()],
     )

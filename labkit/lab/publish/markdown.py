@@ -15,6 +15,8 @@ RUN_ID = re.compile(r"\b\d{8}T\d{6}Z-[a-z0-9]+(?:-[a-z0-9]+)*-[0-9a-f]{8}\b")
 TAG = re.compile(r"""(<(?:"[^"]*"|'[^']*'|[^>"'])*>)""")
 ANCHOR = re.compile(r"""<a\s+(?:id|name)=["']([^"']+)["']\s*>\s*(?:</a>)?""")
 ANCHORS_ALONE = re.compile(r'<p>((?:\s|<a id="[^"]*"></a>)*)</p>')
+TABLE = re.compile(r"<table\b[^>]*>")
+SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="a table">'
 HEADING = re.compile(r'<h([1-6]) id="">(.*?)</h\1>', re.DOTALL)
 
 Resolve = Callable[[str], str | None]  # a link of the source → its address from this page, or None: it leads nowhere
@@ -61,8 +63,9 @@ def render(text: str, resolve: Resolve, math: bool = False, below: int = 0) -> s
     if math:  # the plugin registers its own renderers, meant for MathJax
         renderer.register("inline_math", PageRenderer.inline_math)
         renderer.register("block_math", PageRenderer.block_math)
-    page = str(markdown(text)).replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    return link_runs(ANCHORS_ALONE.sub(r"\1", sanitise(anchor_headings(page))), resolve)
+    page = ANCHORS_ALONE.sub(r"\1", sanitise(anchor_headings(str(markdown(text)))))
+    page = TABLE.sub(rf"{SCROLL}\g<0>", page).replace("</table>", "</table></div>")
+    return link_runs(page, resolve)
 
 
 def anchor_headings(page: str) -> str:

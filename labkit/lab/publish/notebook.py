@@ -105,7 +105,9 @@ def data_html(data: Mapping[str, Any], number: int, beside: Beside, resolve: Res
         text = joined(data["text/html"])
         if len(text.encode()) > HTML_LIMIT:
             return left_out(f"an HTML output of cell {number} ({kilobytes(len(text.encode()))}) was left out")
-        return f'<div class="output html scroll">{sanitise(text)}</div>\n'
+        return (
+            f'<div class="output html scroll" tabindex="0" role="group" aria-label="an output">{sanitise(text)}</div>\n'
+        )
     if "image/svg+xml" in data:
         name = beside.add("image", "svg", joined(data["image/svg+xml"]).encode())
         return image_html(name, number)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from labkit.lab.publish.comparison import judged
 from labkit.lab.publish.markdown import Resolve, highlight, render, slug
 from labkit.lab.publish.notebook import notebook_html, text_html
 from labkit.lab.publish.numbers import cell_table, main_number
@@ -27,6 +28,7 @@ HEADLINE = re.compile(
     r"(?P<open><h2 id=\"[^\"]*\">)\s*(?P<struck><del>)?(?P<day>\d{4}-\d\d-\d\d) · (?:(?P<ending>[A-Z][a-z ]+): )?"
 )
 ENTRY = re.compile(r'<h[1-6] id="(?P<id>[^"]*)">.*?</h[1-6]>', re.DOTALL)
+SORTABLE = "levers.html"  # its tables can be sorted
 LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
 OUTCOMES = {words: outcome for outcome, words in ENDINGS.items()}
 LEDGERS = (
@@ -67,6 +69,7 @@ class Question:
     runs: tuple[RunLine, ...]
     picture: str = ""
     picture_words: str = ""
+    compare: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,10 +103,11 @@ def run_page(
     menu: Menu,
     resolve: Resolve,
     waived: Sequence[str] = (),
+    compare: str = "",
 ) -> tuple[str, Beside]:
     """A run's page, and what must stand beside it. `claims` are those the ledger let it make, None for a run not in it;
     `disagrees` is what its entry in the ledger says that its data do not; `resolve` finds addresses from the page's own
-    folder; `waived` are the faults a person set aside, each with why."""
+    folder; `waived` are the faults a person set aside, each with why; `compare` is where its experiment is compared."""
     beside = Beside()
     figure = figure_html(run.figure, beside, "the run's main figure") if run.figure is not None else ""
     main = main_number(run.rows, run.plan.rule) if run.plan and run.plan.warmup == "counted" else None
@@ -112,7 +116,7 @@ def run_page(
     has_notebook = run.notebook is not None
     notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
     checks = run.record.checks
-    troubles, judged = audit_lines(run)
+    troubles, assessed = audit_lines(run)
     text = (
         templates()
         .get_template("run.html.j2")
@@ -139,9 +143,10 @@ def run_page(
             main_code=Markup(highlight(main.code, "python")) if main else "",
             checks=checks,
             troubles=troubles,
-            judged=judged,
+            judged=assessed,
             waived=waived,
             telemetry=run.telemetry,
+            compare=compare,
             tables=condition_tables(run),
             notebook=Markup(notebook),
             log_tail=Markup(text_html(run.log_tail, "plain")) if run.log_tail else "",
@@ -216,16 +221,17 @@ def index_page(
     menu: Menu,
     pictures: Mapping[str, str],
     problems: Sequence[str],
+    compared: Mapping[str, str],
 ) -> str:
     """The front page: questions with what the ledger holds of them and their runs, the last run's question first.
 
-    `pictures` maps an experiment to the address of its newest figure."""
+    `pictures` maps an experiment to the address of its newest figure, `compared` to that of its comparison."""
     groups: dict[str, tuple[list[Standing], list[RunView]]] = {}
     for run in runs:
         groups.setdefault(run.question, ([], []))[1].append(run)
     for entry in standings:  # an entry whose runs are not here still has its place
         groups.setdefault(entry.question, ([], []))[0].append(entry)
-    questions = [question(words, *group, pictures) for words, group in groups.items()]
+    questions = [question(words, *group, pictures, compared) for words, group in groups.items()]
     return (
         templates()
         .get_template("index.html.j2")
@@ -244,26 +250,31 @@ def index_page(
 
 
 def question(
-    words: str, standings: Sequence[Standing], runs: Sequence[RunView], pictures: Mapping[str, str]
+    words: str,
+    standings: Sequence[Standing],
+    runs: Sequence[RunView],
+    pictures: Mapping[str, str],
+    compared: Mapping[str, str],
 ) -> Question:
     """A question's entry in the index; without one in the ledger, its newest run with a verdict stands first."""
-    judged = [run for run in runs if run.verdict is not None] or list(runs)
+    asked = [run for run in runs if run.verdict is not None] or list(runs)
     pages = {file: page for _, file, page in LEDGERS}
     placed = tuple((entry, f"{pages[entry.ledger]}#{entry.anchor}") for entry in standings)
-    plan = judged[0].plan if judged else None
+    plan = asked[0].plan if asked else None
     belief = placed[0][0].belief if placed else plan.belief if plan else ""
-    picture = pictures.get(judged[0].record.experiment, "") if judged else ""
+    picture = pictures.get(asked[0].record.experiment, "") if asked else ""
     return Question(
         question=words,
         anchor=slug(words),
         belief="" if belief == words else belief,
-        address=f"runs/{judged[0].id}/index.html" if judged else placed[0][1],
+        address=f"runs/{asked[0].id}/index.html" if asked else placed[0][1],
         standings=placed,
-        verdict=badge(judged[0]) if judged else placed[0][0].verdict,
-        result=result_text(judged[0]) if judged else placed[0][0].result,
+        verdict=badge(asked[0]) if asked else placed[0][0].verdict,
+        result=result_text(asked[0]) if asked else placed[0][0].result,
         runs=tuple(run_line(run) for run in runs),
         picture=picture,
         picture_words=words if picture else "",
+        compare=compared.get(asked[0].record.experiment, "") if asked else "",
     )
 
 
@@ -277,6 +288,31 @@ def run_line(run: RunView) -> RunLine:
         device=run.device,
         model=run.model,
     )
+
+
+def compare_page(
+    experiment: str, runs: Sequence[RunView], points: Mapping[str, Mapping[str, Any]], menu: Menu
+) -> tuple[str, Beside]:
+    """The page of an experiment's judged runs (newest first) over devices and dates, and what must stand beside it."""
+    beside = Beside()
+    groups = [
+        (one, Markup("".join(figure_html(picture, beside) for picture in one.pictures))) for one in judged(runs, points)
+    ]
+    text = (
+        templates()
+        .get_template("compare.html.j2")
+        .render(
+            title=f"{runs[0].question} · {experiment} compared",
+            top="../../",
+            here="",
+            menu=menu.entries,
+            experiment=experiment,
+            question=runs[0].question,
+            groups=groups,
+            figures=beside.figures,
+        )
+    )
+    return text, beside
 
 
 def ledger_page(
@@ -293,6 +329,9 @@ def ledger_page(
     whole file; `disagrees` says of an entry's anchor what does not agree with its data, `missing` which
     of its runs are not in this lab; both are shown beneath its heading."""
     body = HEADLINE.sub(headline, render(text, resolve))
+    sortable = here == SORTABLE
+    if sortable:
+        body = body.replace("<table>", '<table class="sortable">')
     marks = (("disagrees", disagrees or {}), ("missing", missing or {}))
     if disagrees or missing:
         body = ENTRY.sub(
@@ -301,7 +340,9 @@ def ledger_page(
     return (
         templates()
         .get_template("ledger.html.j2")
-        .render(title=name, top="", here=here, menu=menu.entries, body=Markup(body), problems=problems)
+        .render(
+            title=name, top="", here=here, menu=menu.entries, body=Markup(body), problems=problems, sortable=sortable
+        )
     )
 
 
