@@ -6,14 +6,17 @@ names one for this runtime alone, so that two versions can stand side by side.
 
 import importlib.metadata
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.errors import ParameterError
 from labkit.runtimes.llama_binary import Binary
+from labkit.runtimes.llama_log import HEAD_BYTES
 from labkit.runtimes.llama_server import LlamaServer
 from labkit.runtimes.load import Load
 from labkit.runtimes.registry import Wanted, opener, unless
@@ -102,6 +105,22 @@ class XLlamaCpp(LlamaServer):
     """llama-server as it is in the package xllamacpp, on the CPU."""
 
     name = XLLAMACPP
+
+    def describe(self) -> dict[str, Any]:
+        """See `Runtime`; the version is what the running process said of itself."""
+        told = super().describe()
+        said = version_said(self.log)
+        return told | ({"version": f"{XLLAMACPP} {said}"} if said else {})
+
+
+def version_said(log: Path) -> str | None:
+    """The package's version as the server wrote it when it came up; None where it wrote none."""
+    try:
+        with log.open("rb") as file:
+            found = re.search(rb"^xllamacpp (\S+) listens on ", file.read(HEAD_BYTES), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1].decode(errors="replace") if found else None
 
 
 class CyllamaVulkan(LlamaServer):

@@ -12,7 +12,7 @@ from labkit.engine.engine import Engine
 from labkit.errors import ParameterError, RunError
 from labkit.models.model import Model
 from labkit.runtimes.declared import compare_settings
-from labkit.runtimes.llama_wheels import SERVERS, Wheel, find_wheel
+from labkit.runtimes.llama_wheels import SERVERS, Wheel, find_wheel, version_said
 from labkit.runtimes.load import at_once
 from labkit.runtimes.opening import open_runtime
 from labkit.runtimes.runtime import Ask, Runtime
@@ -66,6 +66,13 @@ def test_another_environments_interpreter_is_asked_and_its_link_kept(
         find_wheel("xllamacpp", "/none/other")
     with pytest.raises(ParameterError, match="LABKIT_PEERS_PYTHON=/none/python does not run"):
         find_wheel("xllamacpp")
+
+
+def test_the_version_is_what_the_running_process_wrote(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    assert version_said(log) is None
+    log.write_text("loading 2026.1\nxllamacpp 2026.10.11549 listens on http://127.0.0.1:80\n")
+    assert version_said(log) == "2026.10.11549"
 
 
 @pytest.mark.parametrize("package", list(SERVERS))
