@@ -32,7 +32,8 @@ def open_runtime(
 ) -> Runtime:
     """The runtime that `spec` names, running and ready to be asked; it is a context manager, and leaving it stops it.
 
-    `spec`: one of `kinds()`, such as `labkit`, `llama-server` or `llama-server:/path/to/binary`; or the address of an
+    `spec`: one of `kinds()`, such as `labkit`, `llama-server` or `llama-server:/path/to/binary`, `xllamacpp:/path/to/python`
+    of another environment, `labkit-serve:/path/to/lab` of another checkout; or the address of an
     OpenAI-compatible server, `http://127.0.0.1:8000/v1`, with `#name` for one of several models. For an address the model
     and the settings are its own, whatever is given here. `model`: a catalogue name or the path of a GGUF file, the same for
     all that are started here. `slots` streams of `context` positions each. `label` tells two of a kind apart. What a server
