@@ -68,14 +68,16 @@ class PowerLaw:
 
 
 def power_laws(drawn: Sequence[Drawn]) -> list[PowerLaw]:
-    """The law of each family with at least three cells that have as many blocks; none of the others."""
+    """The law of each family with at least three cells; where one lacks a block, by the cells' means alone."""
     found = []
     for family in dict.fromkeys(one.family for one in drawn):
         cells = [points for one in drawn if one.family == family for points in one.power.values()]
-        if len(cells) < FEWEST_CELLS or len({len(points) for points in cells}) > 1:
+        if len(cells) < FEWEST_CELLS:
             continue
         means = [fmean(gb_s for gb_s, _ in points) for points in cells]
         watts = [[drew for _, drew in points] for points in cells]
+        if len({len(each) for each in watts}) > 1:
+            watts = [[fmean(each)] for each in watts]
         found.append(PowerLaw(family, fit_law({"P0": [1.0] * len(cells), "e": means}, watts), len(cells)))
     return found
 

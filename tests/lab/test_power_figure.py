@@ -46,7 +46,10 @@ def test_what_there_is_nothing_of_is_left_out() -> None:
         power_figure(Panels(), title="t")
 
 
-def test_two_cells_or_cells_of_unequal_blocks_make_no_law() -> None:
+def test_two_cells_make_no_law_and_cells_of_unequal_blocks_one_of_their_means() -> None:
     few = Drawn("f16", {1: [2.7], 8: [0.3]}, {1: [(1000.0, 400.0)], 8: [(2000.0, 500.0)]}, "a")
-    uneven = Drawn("q4", {}, {1: [(1000.0, 400.0)] * 2, 4: [(1500.0, 450.0)], 8: [(2000.0, 500.0)]}, "b")
-    assert power_laws([few, uneven]) == []
+    uneven = Drawn("q4", {}, {1: [(1000.0, 390.0), (1000.0, 410.0)], 4: [(1500.0, 450.0)], 8: [(2000.0, 500.0)]}, "b")
+    (law,) = power_laws([few, uneven])
+    assert (law.family, law.cells) == ("b", 3)
+    assert law.law.coefficients["P0"].estimate == pytest.approx(300.0)
+    assert law.law.coefficients["e"].estimate == pytest.approx(0.1)
