@@ -42,12 +42,36 @@ NEVER_0 = {
     "memory_mhz": f"a clock; {UNSTATED}",
     "power_cap_w": f"a cap; {UNSTATED}",
 }
-REQUIRED = (
-    "source", "date", "device", "model", "quantisation", "bytes_per_weight", "active_params", "backend", "metric",
-    "streams", "slots", "tokens_per_pass_max", "depth", "output_tokens", "cache", "memory_mhz", "power_cap_w",
-    "repetitions", "value", "unit",
-)  # fmt: skip
-OPTIONAL = ("id", "group", "prompt_tokens", "power_w", "settings", "note")
+REQUIRED = {  # columns that each file has, and what they say
+    "source": "who published it, and where",
+    "date": "when, as 2026-08-03",
+    "device": "the card, by a name of data/devices.toml",
+    "model": "the model",
+    "quantisation": "the type of its weights: FP16, Q4_K_M, W4A8",
+    "bytes_per_weight": "bytes a weight takes in memory: 2 for FP16, 0.5 for 4 bits",
+    "active_params": "weights that a token passes through: active experts only, an embedding that is looked up left out",
+    "backend": "the program that ran it",
+    "metric": "the id of a registered metric, or a usual name of one",
+    "streams": "requests worked on at once",
+    "slots": "places that the server had for them",
+    "tokens_per_pass_max": "the most tokens that one pass over the weights gives a stream: 1 without drafts",
+    "depth": "tokens in the cache before what was measured; of a prefill the prompt's length",
+    "output_tokens": "tokens each stream emitted",
+    "cache": "whether the prompt was found in a cache (warm) or read (cold)",
+    "memory_mhz": "the memory's clock",
+    "power_cap_w": "the cap of power",
+    "repetitions": "how often it was measured",
+    "value": "the number",
+    "unit": "its unit",
+}
+OPTIONAL = {
+    "id": "a name of the row, its own",
+    "group": "the sweep that it is a rung of",
+    "prompt_tokens": "tokens of the prompt",
+    "power_w": "power while it was measured",
+    "settings": "what else was set, as ub=512; draft=mtp",
+    "note": "what the source says beside it; arithmetic in it is checked",
+}
 SAME_COLUMN = {
     "quant": "quantisation", "quantization": "quantisation", "active_parameters": "active_params", "batch": "streams",
     "concurrency": "streams", "n_streams": "streams", "n_slots": "slots", "tokens_per_pass": "tokens_per_pass_max",
@@ -189,7 +213,7 @@ def read_claims(path: Path) -> Claims:
         raise places.fault(0, 1, both, f"they mean the same, {repeated}; keep one of them")
     if missing := [name for name in REQUIRED if name not in names]:
         raise places.fault(
-            0, 1, ", ".join(missing), f"missing; the columns are {', '.join((*OPTIONAL[:2], *REQUIRED))}"
+            0, 1, ", ".join(missing), f"missing; the columns are {', '.join((*list(OPTIONAL)[:2], *REQUIRED))}"
         )
     claims: list[Claim] = []
     seen: dict[str, int] = {}

@@ -44,13 +44,16 @@ class Numbers(click.ParamType):
 class BenchCommand(click.Command):
     """`lab bench`; `lab bench ops ...` measures single operations, `lab bench figure ...` draws stored benches."""
 
+    @property
+    def beneath(self) -> dict[str, click.Command]:
+        """The commands that begin with this one's name, by their second word."""
+        return {"ops": ops_command, "figure": figure_command}
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args and args[0] == "ops":
-            return ops_command.make_context("bench ops", args[1:], parent, **extra)
-        if args and args[0] == "figure":
-            return figure_command.make_context("bench figure", args[1:], parent, **extra)
+        if args and (command := self.beneath.get(args[0])):
+            return command.make_context(f"bench {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 

@@ -95,20 +95,25 @@ class Answer:
         return self.times[-1] if self.times else None
 
 
+def ability(about: str) -> Any:
+    """A field of `Abilities` that is false until a runtime shows it, with what it is."""
+    return field(default=False, metadata={"about": about})
+
+
 @dataclass(frozen=True)
 class Abilities:
     """What a runtime can be asked for, and what it tells."""
 
-    token_prompts: bool = False  # prompts as token ids
-    fixed_length: bool = False  # an output of exactly so many tokens
-    token_count: bool = False  # says how many tokens an event brings, or one event is one token
-    cached_tokens: bool = False  # says how much of a prompt came from a cache
-    drafts: bool = False  # says how many drafted tokens were accepted
-    own_timings: bool = False  # reports times by its own clock
-    tokenizer: bool = False
-    counters: bool = False
-    images: bool = False
-    own_process: bool = False  # runs beside this process, which started it
+    token_prompts: bool = ability("takes prompts as token ids")
+    fixed_length: bool = ability("gives an output of exactly so many tokens")
+    token_count: bool = ability("says how many tokens an event brings, or one event is one token")
+    cached_tokens: bool = ability("says how much of a prompt came from a cache")
+    drafts: bool = ability("says how many drafted tokens were accepted")
+    own_timings: bool = ability("reports times by its own clock")
+    tokenizer: bool = ability("turns text into its token ids and back")
+    counters: bool = ability("counts requests and tokens since it started")
+    images: bool = ability("takes images beside text")
+    own_process: bool = ability("runs beside this process, which started it")
 
 
 class Runtime(ABC):
