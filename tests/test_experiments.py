@@ -13,7 +13,10 @@ import pytest
 
 from labkit.audit.stored import read_kept
 from labkit.lab.lever_checks import cannot_act
+from labkit.lab.measurements import read_rows
+from labkit.lab.plan import read_plan
 from labkit.lab.record import RunRecord, read_record
+from labkit.lab.starts import read_starts
 
 ROOT = Path(__file__).resolve().parents[1]
 CLAIMS = ROOT / "data" / "claims" / "r9700.csv"
@@ -197,3 +200,37 @@ def test_the_routing_rule_is_judged_on_requests_held_out_and_answers_nothing_bey
     assert "400 in, 20 out, 1 at once: not measured" in text
     assert "of 256 requests the published numbers answer 0%" in text
     assert "best of the three: vLLM for 7% of the requests, Vulkan for 91% of the requests, HIP for 2%" in text
+
+
+@pytest.mark.slow
+def test_each_backend_is_started_anew_for_each_ub_and_one_that_cannot_load_is_a_line(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("LABKIT_LLAMA_SERVER", str(tmp_path / "none"))
+    named = "labkit,labkit-serve,llama-server"
+    record, folder = run(tmp_path, "backend-sweep", "-p", "model", str(TINY), "-p", "runtimes", named, "--no-ledger")
+    assert len(record.checks) == 3
+    assert all(check.passed for check in record.checks), record.checks
+    assert any("left out: llama-server cannot load: " in note for note in record.notes)
+    plan = read_plan(folder / "plan.json")
+    assert plan.negative_control is not None
+    assert {plan.negative_control.cell["ub"], plan.negative_control.against["ub"]} == {16, 64}
+    assert plan.negative_control.cell["prompt"] == 16
+    starts = read_starts(folder)
+    begun = {(starts[row.order], row.block) for row in read_rows(folder / "measurements.csv")}
+    assert len(begun) == len({start for start, _ in begun}) == 2 * 2 * 3  # runtimes, micro-batches, blocks
+    kept = read_kept(folder)
+    assert kept is not None
+    assert not [notice for notice in kept.audit.notices if notice.outcome == "fail"]
+
+
+@pytest.mark.slow
+def test_an_upgrade_is_read_from_both_sides_and_the_same_engine_twice_is_no_upgrade(tmp_path: Path):
+    record, folder = run(tmp_path, "engine-upgrade", "-p", "model", str(TINY), "--no-ledger")
+    assert len(record.checks) == 4
+    assert all(check.passed for check in record.checks), record.checks
+    told = {side: record.program_fingerprints[f"runtime {side}"] for side in ("before", "after")}
+    assert told["before"] == f"{told['after']} --arithmetic exact"
+    assert any("outputs: outputs equal" in note for note in record.notes)
+    kept = read_kept(folder)
+    assert kept is not None
+    assert ("lever-witness", "ok") in {(notice.detector, notice.outcome) for notice in kept.audit.notices}
+    assert not [notice for notice in kept.audit.notices if notice.outcome == "fail"]
