@@ -14,6 +14,7 @@ from labkit.lab.events import CoverageEvent, EntryEvent, Events, SweepEvent, rea
 from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.comparison import compare_address, compared
+from labkit.lab.publish.docs import HOME, has_docs, write_docs
 from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
 from labkit.lab.publish.markdown import Resolve
 from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, index_page, ledger_page
@@ -77,7 +78,8 @@ class Source:
 
     def site(self, aside: Path) -> Site:
         """What the pages share when the site is made in `aside`."""
-        menu = Menu((("Questions", "index.html"), *((name, page) for name, _, page, _ in self.ledgers)))
+        docs = (("Docs", HOME),) if has_docs(self.root) else ()
+        menu = Menu((("Questions", "index.html"), *((name, page) for name, _, page, _ in self.ledgers), *docs))
         root_files = {file: page for _, file, page, _ in self.ledgers}
         root_files |= {f"figures/{path.name}": f"figures/{path.name}" for path in self.pictures.values()}
         return Site(self.root, aside, menu, root_files, {run.id: frozenset(run.files) for run in self.runs})
@@ -128,7 +130,7 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
         made = {name: replace(one, key=keys[name], code=one.code or code_key()) for name, one in made.items()}
         known |= {name: as_faults(one.faults) for name, one in made.items()}
         ledger = read_ledger_view(root, scrubber, fresh=False, known=known)
-        problems = [*source.problems, *missing_words(ledger), *ledger.problems]
+        problems = [*source.problems, *missing_words(ledger), *ledger.problems, *write_docs(aside, site, scrubber)]
         figures = write_shared(site, source, ledger, problems, {name: one.points for name, one in made.items()})
         masked = Counter({hit[:2]: hit.times for hit in scrubber.found()})
         for one in made.values():

@@ -177,12 +177,8 @@ def picture(
         for end in (known[run.id][what].low, known[run.id][what].value, known[run.id][what].high)
         if end
     ]
-    axis: dict[str, Any] = {
-        "title": {"text": name + (" (×)" if what == "effect" else "")},
-        "automargin": True,
-        "zeroline": False,
-    }
-    axis |= {"showgrid": True, "ticks": "outside", "nticks": 6}
+    axis: dict[str, Any] = {"automargin": True, "zeroline": False}
+    axis |= {"showgrid": True, "ticks": "outside", "nticks": 6, "ticksuffix": "×" if what == "effect" else ""}
     if ends and min(ends) > 0 and max(ends) / min(ends) >= 8:
         axis |= {"type": "log", "tickformat": "~g"}
     where = f"{len(runs)} run{'s' * (len(runs) > 1)} on {len(devices)} device{'s' * (len(devices) > 1)}"
@@ -191,7 +187,7 @@ def picture(
             "text": name,
             "subtitle": {"text": f"{where}; points with 95 % intervals"},
         },
-        "height": 150 + 26 * len(runs) + 22 * len(devices),
+        "height": 110 + 26 * len(runs) + 22 * len(devices) * (len(devices) > 1),
         "xaxis": axis,
         "yaxis": {
             "tickvals": list(heights.values()),
@@ -201,7 +197,7 @@ def picture(
             "zeroline": False,
             "automargin": True,
         },
-        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": -0.2, "yanchor": "top", "yref": "paper"},
+        "legend": {"orientation": "h", "x": 0, "xanchor": "left", "y": 0, "yanchor": "bottom", "yref": "container"},
         "margin": {"l": 20, "r": 24, "t": 24, "b": 48},
         "showlegend": len(devices) > 1,
         "hovermode": "closest",
@@ -214,7 +210,11 @@ def picture(
         ] * (low < high)  # fmt: skip
         layout["shapes"] += [
             {"type": "line", "xref": "x", "yref": "paper", "x0": rule.limit, "x1": rule.limit, "y0": 0, "y1": 1,
-             "line": {"color": NEUTRAL, "width": 1.5, "dash": "dash"}, "layer": "below"}
+             "line": {"color": PALETTE[1], "width": 1.5, "dash": "dash"}}
+        ]  # fmt: skip
+        layout["annotations"] = [
+            {"x": rule.limit, "xref": "x", "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+             "text": f"the rule: {rule.words().rpartition(': ')[2]}"}
         ]  # fmt: skip
     return {"data": traces, "layout": layout}
 

@@ -28,6 +28,7 @@ HEADLINE = re.compile(
     r"(?P<open><h2 id=\"[^\"]*\">)\s*(?P<struck><del>)?(?P<day>\d{4}-\d\d-\d\d) · (?:(?P<ending>[A-Z][a-z ]+): )?"
 )
 ENTRY = re.compile(r'<h[1-6] id="(?P<id>[^"]*)">.*?</h[1-6]>', re.DOTALL)
+EFFECT = re.compile(r"(?<![\w.])-?[\d.]+×? \[-?[\d.]+, -?[\d.]+\]")  # a number with its interval: kept on one line
 SORTABLE = "levers.html"  # its tables can be sorted
 LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
 OUTCOMES = {words: outcome for outcome, words in ENDINGS.items()}
@@ -329,6 +330,7 @@ def ledger_page(
     whole file; `disagrees` says of an entry's anchor what does not agree with its data, `missing` which
     of its runs are not in this lab; both are shown beneath its heading."""
     body = HEADLINE.sub(headline, render(text, resolve))
+    body = EFFECT.sub(r'<span class="whole">\g<0></span>', body)
     sortable = here == SORTABLE
     if sortable:
         body = body.replace("<table>", '<table class="sortable">')
