@@ -14,7 +14,7 @@ from labkit.lab.events import CoverageEvent, EntryEvent, Events, SweepEvent, rea
 from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.comparison import compare_address, compared
-from labkit.lab.publish.docs import HOME, has_docs, write_docs
+from labkit.lab.publish.docs import FOLDER, HOME, doc_places, docs_key, keep_docs, write_docs
 from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
 from labkit.lab.publish.markdown import Resolve
 from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, index_page, ledger_page
@@ -78,10 +78,11 @@ class Source:
 
     def site(self, aside: Path) -> Site:
         """What the pages share when the site is made in `aside`."""
-        docs = (("Docs", HOME),) if has_docs(self.root) else ()
+        places = doc_places(self.root)
+        docs = (("Docs", HOME),) if places else ()
         menu = Menu((("Questions", "index.html"), *((name, page) for name, _, page, _ in self.ledgers), *docs))
         root_files = {file: page for _, file, page, _ in self.ledgers}
-        root_files |= {f"figures/{path.name}": f"figures/{path.name}" for path in self.pictures.values()}
+        root_files |= places | {f"figures/{path.name}": f"figures/{path.name}" for path in self.pictures.values()}
         return Site(self.root, aside, menu, root_files, {run.id: frozenset(run.files) for run in self.runs})
 
 
@@ -130,7 +131,13 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
         made = {name: replace(one, key=keys[name], code=one.code or code_key()) for name, one in made.items()}
         known |= {name: as_faults(one.faults) for name, one in made.items()}
         ledger = read_ledger_view(root, scrubber, fresh=False, known=known)
-        problems = [*source.problems, *missing_words(ledger), *ledger.problems, *write_docs(aside, site, scrubber)]
+        docs = key_of({"docs": docs_key(site), "code": code_key()})
+        if only and docs == state.docs and (target / FOLDER).is_dir():
+            keep_docs(target, aside)
+            wrong = []
+        else:
+            wrong = write_docs(aside, site, scrubber)
+        problems = [*source.problems, *missing_words(ledger), *ledger.problems, *wrong]
         figures = write_shared(site, source, ledger, problems, {name: one.points for name, one in made.items()})
         masked = Counter({hit[:2]: hit.times for hit in scrubber.found()})
         for one in made.values():
@@ -150,7 +157,7 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
         if strict:
             refuse_secrets(report)
             refuse_disagreement(ledger)
-    write_state(target, State(made, sweeps))
+    write_state(target, State(made, sweeps, "" if wrong else docs))
     return report
 
 

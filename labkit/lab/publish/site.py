@@ -77,7 +77,12 @@ def link_files(old: Path, new: Path, names: Iterable[str]) -> None:
     them, never write into them."""
     new.mkdir(parents=True)
     for name in names:
-        try:
-            os.link(old / name, new / name)
-        except OSError:
-            shutil.copy2(old / name, new / name)
+        link_or_copy(old / name, new / name)
+
+
+def link_or_copy(old: Path, new: Path) -> None:
+    """A file of the old site in its place in the new one: a hard link, or a copy where the file system has none."""
+    try:
+        os.link(old, new)
+    except OSError:
+        shutil.copy2(old, new)

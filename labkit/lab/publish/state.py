@@ -26,10 +26,11 @@ LIMITS = (SHIPPED, OWN, OWN_FILE)  # files of the lab that an audit reads
 
 @dataclass
 class State:
-    """What was made of each run by its id, and of each sweep's event by its name (key, faults)."""
+    """What was made of each run by its id, of each sweep's event by its name (key, faults), and of the documentation."""
 
     runs: dict[str, Made] = field(default_factory=dict)
     sweeps: dict[str, tuple[str, list[list[str]]]] = field(default_factory=dict)
+    docs: str = ""  # the key of its pages
 
 
 def state_file(out: Path) -> Path:
@@ -44,7 +45,8 @@ def read_state(out: Path) -> State:
         if document["schema"] != SCHEMA:
             return State()
         sweeps = {name: (key, faults) for name, (key, faults) in document["sweeps"].items()}
-        return State({name: Made(**made) for name, made in document["runs"].items()}, sweeps)
+        made = {name: Made(**made) for name, made in document["runs"].items()}
+        return State(made, sweeps, str(document.get("docs", "")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return State()
 
@@ -55,6 +57,7 @@ def write_state(out: Path, state: State) -> None:
         "schema": SCHEMA,
         "runs": {name: asdict(made) for name, made in sorted(state.runs.items())},
         "sweeps": dict(sorted(state.sweeps.items())),
+        "docs": state.docs,
     }
     write_atomic(state_file(out), json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n")
 
