@@ -104,7 +104,7 @@ def perform(
 
 MEASURED = {
     "shape": "tiny", "streams": [1, 2], "compare": 4, "read": 48, "seconds": 0.1, "period_s": 0.002, "rest_s": 0.2,
-    "steady_s": 1.0, "repetitions": 3, "threshold": 0.9,
+    "steady_s": 1.0, "repetitions": 3, "threshold": 0.9, "tokens": 128,
 }  # fmt: skip
 
 
