@@ -141,7 +141,7 @@ def _map(figure: Any, each: Map, names: Sequence[str], row: int, column: int) ->
             }
         figure.add_scatter(
             x=[prompt for prompt, _ in places], y=[output for _, output in places], mode="markers", name=name,
-            marker=marker | {"size": 8}, legendgroup=name, showlegend=column == 1 and (row == 1 or name not in names),
+            marker=marker | {"size": 6}, legendgroup=name, showlegend=column == 1 and (row == 1 or name not in names),
             hovertemplate="%{x} in, %{y} out<extra>" + name + "</extra>", row=row, col=column,
         )  # fmt: skip
     ticks = [list(axis[:: -(-len(axis) // 6)]) for axis in (each.prompts, each.outputs)]
