@@ -152,7 +152,8 @@ def test_without_a_sensor_nothing_is_measured_and_stored_power_is_read(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = next((ROOT / "data" / "runs").glob("20261201T133618Z-bench-*"))
-    names, run = perform(lab, monkeypatch, None, records=[str(record)], quick=True)
+    claims = str(ROOT / "data" / "claims" / "r9700.csv")
+    names, run = perform(lab, monkeypatch, None, records=[str(record)], claims=claims, quick=True)
     assert names["why"]
     assert run.record.exploratory
     assert run.record.plan_hash is None
@@ -161,3 +162,7 @@ def test_without_a_sensor_nothing_is_measured_and_stored_power_is_read(
     assert any("no power was measured" in note for note in run.record.notes)
     assert not list((lab.root / "data" / "ledger").glob("*.json"))
     assert names["ratios"]["labkit q4_0"].estimate == pytest.approx(0.149, abs=0.001)
+    assert names["ratios"]["llama-server q4_0"].estimate == pytest.approx(0.349, abs=0.001)
+    assert (names["CAP"], names["PEAKS"]) == (250.0, (488.0, 584.0))  # NikoCloud's notes, docs/06
+    assert names["rates"][1] == {250.0: 20.8, 330.0: 22.3}  # docs/13, section 6
+    assert [round(ratio, 3) for ratio in sorted(names["even"])] == [0.933, 0.939, 0.940, 0.942]
