@@ -55,7 +55,7 @@ def identity_of(runtime: Runtime, flags: Sequence[str] = ()) -> str:
     version, build = (str(told.get(name) or "").strip() for name in ("version", "build"))
     kind = str(told.get("kind") or runtime.name)
     parts = [version if version.startswith(kind) else f"{kind} {version}".strip()]
-    parts += [f"({build})"] if build and build not in version else []
+    parts += [f"({build})"] if build and build not in version and "unknown" not in build else []
     return " ".join([*parts, *flags])
 
 
