@@ -150,7 +150,7 @@ def test_the_audit_stands_on_a_finished_run_s_page_with_its_arithmetic_the_root_
 def test_the_lines_on_the_page_recompute_its_main_number(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = re.search(r"<strong>([\d.]+)×</strong> \(geometric mean, n = (\d+)\)", page_of(published, DONE))
     below = page_of(published, DONE).partition('id="recompute"')[2]
-    block = re.search(r'<pre class="code"><code>(.*?)</code></pre>', below, re.DOTALL)
+    block = re.search(r'<pre class="code" tabindex="0"><code>(.*?)</code></pre>', below, re.DOTALL)
     assert shown
     assert block
     code = re.sub(r"<[^>]+>", "", block[1]).replace("&#39;", "'").replace("&quot;", '"').replace("&gt;", ">")

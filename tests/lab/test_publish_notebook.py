@@ -94,7 +94,7 @@ def test_neighbouring_pieces_of_a_stream_are_one_text() -> None:
 
 def test_a_traceback_is_shown_with_its_colours() -> None:
     page, _ = shown(new.new_output("error", ename="ValueError", evalue="no", traceback=TRACEBACK))
-    assert '<pre class="output error"><span class="ansi-red-fg">ValueError</span>' in page
+    assert '<pre class="output error" tabindex="0"><span class="ansi-red-fg">ValueError</span>' in page
     assert "\x1b" not in page
 
 
@@ -198,4 +198,4 @@ def test_a_formula_stays_readable_as_its_source() -> None:
     cells = [new.new_markdown_cell("Time is $t = a_1 + b_2 n$ so\n\n$$\nx < y\n$$\n")]
     page = notebook_html(new.new_notebook(cells=cells), Beside(), lambda url: None)
     assert '<code class="math">t = a_1 + b_2 n</code>' in page
-    assert '<pre class="math">x &lt; y' in page
+    assert '<pre tabindex="0" class="math">x &lt; y' in page

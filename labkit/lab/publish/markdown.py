@@ -131,4 +131,4 @@ def highlight(code: str, language: str) -> str:
     except ClassNotFound:
         lexer = get_lexer_by_name("text", stripnl=False)
     inner = colour(code.rstrip("\n") + "\n", lexer, HtmlFormatter(nowrap=True))
-    return f'<pre class="code"><code>{inner}</code></pre>\n'
+    return f'<pre class="code" tabindex="0"><code>{inner}</code></pre>\n'

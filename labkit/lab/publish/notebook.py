@@ -44,7 +44,7 @@ def notebook_html(document: Any, beside: Beside, resolve: Resolve) -> str:
         elif cell.get("cell_type") == "code":
             parts.append(code_cell(cell, number, beside, widgets, resolve))
         else:
-            parts.append(f"<pre>{html.escape(joined(cell.get('source')))}</pre>\n")
+            parts.append(f'<pre tabindex="0">{html.escape(joined(cell.get("source")))}</pre>\n')
     return "".join(parts)
 
 
@@ -149,11 +149,11 @@ def text_html(text: str, kind: str) -> str:
         return ""
     gap = len(lines) - HEAD_LINES - TAIL_LINES
     if gap <= 0:
-        return f'<pre class="output {kind}">{terminal_html(chr(10).join(lines))}</pre>\n'
+        return f'<pre class="output {kind}" tabindex="0">{terminal_html(chr(10).join(lines))}</pre>\n'
     head, tail = "\n".join(lines[:HEAD_LINES]), "\n".join(lines[-TAIL_LINES:])
     return (
-        f'<pre class="output {kind}">{terminal_html(head)}</pre>\n{left_out(f"{gap:,} lines were left out here")}'
-        f'<pre class="output {kind}">{terminal_html(tail)}</pre>\n'
+        f'<pre class="output {kind}" tabindex="0">{terminal_html(head)}</pre>\n{left_out(f"{gap:,} lines were left out here")}'
+        f'<pre class="output {kind}" tabindex="0">{terminal_html(tail)}</pre>\n'
     )
 
 

@@ -74,7 +74,7 @@ def cleaner() -> "Cleaner":
 
 def sanitise(html: str) -> str:
     """`html` with only harmless tags, attributes and styles left. Images keep only `data:` and relative sources;
-    links to other sites say `rel="external noopener noreferrer"`."""
+    links to other sites say `rel="external noopener noreferrer"`; the keyboard reaches what may scroll."""
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(html, "html.parser")
@@ -99,7 +99,7 @@ def sanitise(html: str) -> str:
         elif not is_local(href):
             link["rel"] = "external noopener noreferrer"
     clean: str = cleaner().clean(str(soup))
-    return clean
+    return clean.replace("<pre", '<pre tabindex="0"')  # it may scroll, and so the keyboard must reach it
 
 
 def is_local(address: str) -> bool:
