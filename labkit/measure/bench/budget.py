@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.vulkan.program import Dispatch
 
-_LAYER = re.compile(r"\bblk\.\d+\.|(?<= )\d+(?=:|$)")
+_LAYER = re.compile(r"\bblk\.\d+\.|(?<= )\d+(?=:| merge|$)")
 
 
 @dataclass(frozen=True)
