@@ -135,6 +135,9 @@ def split_time(served: Served) -> tuple[float, float] | None:
     """(first, later) seconds of requests answered at once: what each output token after the first takes while all decode,
     and what is left of a request's time, mean over the requests. Of one alone that is its TTFT; of several it holds what
     the prompts of the others cost it, before its first token or after. None where they do not all decode at once."""
+    if len(served.requests) == 1:  # a burst of tokens is no matter to its mean
+        alone = served.requests[0]
+        return (alone.ttft_s, alone.tpot_s) if alone.good and alone.ttft_s and alone.tpot_s else None
     window, _ = served.window
     if window is None:
         return None

@@ -55,6 +55,13 @@ def test_what_the_prompts_of_others_cost_a_request_is_no_part_of_its_steps() -> 
     assert found == pytest.approx((0.6, 0.02))
 
 
+def test_tokens_of_one_request_that_come_in_bursts_have_their_mean_time() -> None:
+    """Eleven tokens in two events, 0.2 s apart: by the window alone six steps in 0.2 s."""
+    one = Timed(0.0, None, 0.5, 0.7, ((0.5, 5), (0.7, 6)), 11, 8)
+    assert split_time(Served((one,))) == pytest.approx((0.5, 0.02))
+    assert split_time(Served((Timed(0.0, error="closed"),))) is None
+
+
 def test_requests_that_never_decode_at_once_have_no_such_split() -> None:
     assert split_time(Served((timed(0.1, 3, 0.01), timed(5.0, 3, 0.01)))) is None
 
