@@ -3,7 +3,8 @@
 //   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
 //   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
 //
-// With DIRECT (one page is all there is) the output itself: partial / sum. attention_merge.comp joins the pages.
+// With WINDOW only the last WINDOW positions up to the row's own are seen; a page before them leaves m as low as can be
+// and zeros. With DIRECT (one page is all there is) the output itself: partial / sum. attention_merge.comp joins the pages.
 // qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl.
 // partial: float32 [R][heads][splits][HEAD_DIM]. state: float32 [R][heads][splits][2]. y: float32 [R][y_stride].
 // Rows that are not ACTIVE (zeros with DIRECT) and pages behind a row's position end at once.
@@ -32,6 +33,7 @@ layout(constant_id = 2) const uint GROUP = 1;      // q heads a KV head serves
 layout(constant_id = 3) const uint QPACK = 1;      // q heads a workgroup serves; packs do not cross KV heads
 layout(constant_id = 4) const uint PAGE = 128;
 layout(constant_id = 5) const bool DIRECT = false;
+layout(constant_id = 6) const uint WINDOW = 0;     // positions a row sees, its own included; 0: all
 layout(local_size_x = 8, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -91,6 +93,21 @@ void main() {
     const uint base = (page * KV_HEADS + kv_head) * PAGE * QUADS;
     uint head[QPACK];  // the last pack of a group may repeat its last head
     for (uint g = 0; g < QPACK; g++) head[g] = kv_head * GROUP + min(member + g, GROUP - 1);
+    uint hidden = 0;  // positions of this page before the window
+    if (WINDOW != 0 && position + 1 > WINDOW + first) hidden = position + 1 - WINDOW - first;
+    if (WINDOW != 0 && hidden >= PAGE) {
+        for (uint g = 0; g < QPACK && member + g < GROUP; g++) {
+            const uint at = (r * KV_HEADS * GROUP + head[g]) * splits + split;
+            for (uint quad = lane; quad < QUADS; quad += LANES) partial.v[at * QUADS + quad] = vec4(0.0);
+            if (lane == 0) {
+                state.v[at * 2] = LOWEST;
+                state.v[at * 2 + 1] = 0.0;
+            }
+        }
+        return;
+    }
+#define SEEN(t) ((t) < seen && (WINDOW == 0 || (t) >= hidden))
+#define BEGIN (WINDOW == 0 ? 0 : hidden / 8 * 8)
 
     float top[QPACK];
     for (uint g = 0; g < QPACK; g++) top[g] = LOWEST;
@@ -101,7 +118,7 @@ void main() {
             const vec4 loaded = qkv.v[r * (qkv_stride / 4) + head[g] * QUADS + min(quad, QUADS - 1)];
             q[g][e] = quad < QUADS ? loaded : vec4(0.0);
         }
-    for (uint block = 0; block < seen; block += 8) {
+    for (uint block = BEGIN; block < seen; block += 8) {
         float s[QPACK][8];  // of position block + i: this invocation's dimensions
         [[unroll]] for (uint i = 0; i < 8; i++) {
             const uint from = base + min(block + i, seen - 1) * QUADS;
@@ -119,7 +136,7 @@ void main() {
         for (uint g = 0; g < QPACK; g++) {
             const float scaled = total_of_own(s[g]) * scale;
             scores[g * PAGE + block + lane] = scaled;
-            if (block + lane < seen) top[g] = max(top[g], scaled);
+            if (SEEN(block + lane)) top[g] = max(top[g], scaled);
         }
     }
 
@@ -131,10 +148,10 @@ void main() {
     }
     // An invocation meets its own scores only: no barrier.
     for (uint g = 0; g < QPACK; g++) top[g] = highest_of_8(top[g]);
-    for (uint block = 0; block < seen; block += 8) {
+    for (uint block = BEGIN; block < seen; block += 8) {
         float p[QPACK];
         for (uint g = 0; g < QPACK; g++) {
-            p[g] = block + lane < seen ? exp(scores[g * PAGE + block + lane] - top[g]) : 0.0;
+            p[g] = SEEN(block + lane) ? exp(scores[g * PAGE + block + lane] - top[g]) : 0.0;
             sum[g] += p[g];
         }
         [[unroll]] for (uint i = 0; i < 8; i++) {

@@ -3,7 +3,8 @@
 //   s[t] = q . k[t] * scale for the page's positions t up to the row's own;  m = max s;  p[t] = exp(s[t] - m)
 //   partial[d] = sum over t of p[t] v[t][d];  state = (m, sum over t of p[t])
 //
-// With DIRECT (one span of pages is all there is) the output itself: partial / sum. Else the workgroup that is done last of those
+// With WINDOW only the last WINDOW positions up to the row's own are seen; a span before them leaves m as low as can be
+// and zeros. With DIRECT (one span of pages is all there is) the output itself: partial / sum. Else the workgroup that is done last of those
 // of a row and its heads (it draws the last ticket) joins the pages in their order: with w = exp(m - max m),
 //   y = sum over pages of w partial / sum over pages of w state.sum
 // qkv: float32 [R][qkv_stride], q heads first. rows: uint32 [R][8]. cache_k, cache_v: include/kv_cache.glsl, read 8
@@ -44,6 +45,7 @@ layout(constant_id = 8) const uint TILED = 0;      // 1 + the ORDER (0 or 1) of 
 layout(constant_id = 9) const uint SPAN = 1;       // pages a workgroup takes, one after the other
 layout(constant_id = 10) const bool SUMS = false;  // of int8 tiles
 layout(constant_id = 11) const uint LOCAL = 128;   // a multiple of TEAM
+layout(constant_id = 12) const uint WINDOW = 0;    // positions a row sees, its own included; 0: all
 layout(local_size_x_id = 11, local_size_y = 1, local_size_z = 1) in;
 
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Partials { vec4 v[]; };
@@ -146,11 +148,12 @@ void main() {
 #define T(n, i) (((n) * TEAMS + team) * RUN + (i))
 #define E(e) ((e) * TEAM + own)
 #define HEAD(g) (kv_head * GROUP + min(member + (g), GROUP - 1))
+#define SEEN(t) ((t) < seen && (WINDOW == 0 || (t) >= hidden))
 #define FETCH(held, cache, n)                                                                                      \
     [[unroll]] for (uint i = 0; i < RUN; i++)                                                                      \
         [[unroll]] for (uint e = 0; e < OWN; e++) {                                                                \
             held[i * OWN + e] = NOTHING;                                                                           \
-            if (T(n, i) < seen && (EIGHTS % TEAM == 0 || E(e) < EIGHTS)) held[i * OWN + e] = fetch(cache, line + T(n, i), E(e)); \
+            if (SEEN(T(n, i)) && (EIGHTS % TEAM == 0 || E(e) < EIGHTS)) held[i * OWN + e] = fetch(cache, line + T(n, i), E(e)); \
         }
 
     vec4 q[QPACK * OWN * 2];
@@ -169,8 +172,11 @@ void main() {
     }
     [[unroll]] for (uint f = 0; f < QPACK * OWN * 2; f++) acc[f] = vec4(0.0);
     const uint leader = gl_SubgroupInvocationID - own;
-    for (uint page = split * SPAN; page < min((split + 1) * SPAN, position / PAGE + 1); page++) {
+    uint opens = 0;  // the first position the row sees
+    if (WINDOW != 0 && position + 1 > WINDOW) opens = position + 1 - WINDOW;
+    for (uint page = WINDOW == 0 ? split * SPAN : max(split * SPAN, opens / PAGE); page < min((split + 1) * SPAN, position / PAGE + 1); page++) {
     const uint seen = min(PAGE, position + 1 - page * PAGE);  // positions of this page
+    const uint hidden = WINDOW != 0 && opens > page * PAGE ? opens - page * PAGE : 0;  // of them, those before the window
     const uint line = (page_table.v[row.y * pages_per_slot + page] * KV_HEADS + kv_head) * PAGE;
     Eight keys[RUN * OWN], values[RUN * OWN];
     FETCH(keys, cache_k, 0)
@@ -203,7 +209,7 @@ void main() {
             float total = piece[g * RUN];
             [[unroll]] for (uint step = RUN; step < TEAM; step *= 2) total += subgroupShuffleXor(total, step);
             s[n * QPACK + g] = total * scale;
-            if (T(n, own % RUN) < seen) highest[g] = max(highest[g], s[n * QPACK + g]);
+            if (SEEN(T(n, own % RUN))) highest[g] = max(highest[g], s[n * QPACK + g]);
         }
     }
     [[unroll]] for (uint g = 0; g < QPACK; g++) {
@@ -213,7 +219,7 @@ void main() {
         top[g] = highest[g];
         float added = 0.0;
         [[unroll]] for (uint n = 0; n < TURNS; n++) {
-            s[n * QPACK + g] = T(n, own % RUN) < seen ? exp(s[n * QPACK + g] - top[g]) : 0.0;
+            s[n * QPACK + g] = SEEN(T(n, own % RUN)) ? exp(s[n * QPACK + g] - top[g]) : 0.0;
             added += s[n * QPACK + g];
         }
         [[unroll]] for (uint step = 1; step < RUN; step *= 2) added += subgroupShuffleXor(added, step);

@@ -2,7 +2,7 @@
 //
 //   s[t] = q . k[t] * scale for t = 0 .. the row's position;  y = sum over t of exp(s[t] - m) v[t] / sum of exp(s[t] - m)
 //
-// q, k, v and the p = exp(s - m) that meet v are rounded to float16; sums are float32. m is the running maximum, moved (and
+// With WINDOW, t begins WINDOW - 1 before the row's position. q, k, v and the p = exp(s - m) that meet v are rounded to float16; sums are float32. m is the running maximum, moved (and
 // what was summed rescaled) only where it would rise by more than a factor of 2^8; p carries 2^7, away from subnormals.
 // qkv: float32 [R][qkv_stride], q heads first. cache_k, cache_v: include/kv_cache.glsl, read 8 elements at a time.
 // blocks: uint32 [blocks][4] = (first row, rows, slot, first position); no rows: the block ends at once.
@@ -49,6 +49,7 @@ layout(constant_id = 14) const bool DIRECT = true;
 layout(constant_id = 15) const uint ORDER = 0x76543210;   // 4 bits a component of an operand: the accumulator's that it is
 layout(constant_id = 16) const uint SUBGROUP = 32;
 layout(constant_id = 17) const uint LOCAL = 128;   // SUBGROUPS * SUBGROUP
+layout(constant_id = 18) const uint WINDOW = 0;    // positions a row sees, its own included; 0: all
 layout(local_size_x_id = 17, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -77,7 +78,8 @@ const uint FIRST_P = STAGE + REST, FIRST_INDEX = FIRST_P + PS;
 // K, V (before the loop q by tiles, behind it y by tiles); the rest of q; p; the index of each element of a matrix.
 shared uvec4 staged[FIRST_INDEX + Y_OWN];
 
-const float LOWEST = -1e30, SHIFT = 7.0, RISE = 8.0;  // shift and rise end at 2^15, in float16's range
+// OPENING: what maxima begin with where a row may have nothing to see yet; far above what is hidden, below any score
+const float LOWEST = -1e30, OPENING = -1e20, SHIFT = 7.0, RISE = 8.0;  // shift and rise end at 2^15, in float16's range
 const float LARGEST = 65504.0;
 const uint PIECES = BC * EIGHTS, TURNS = (PIECES + LOCAL - 1) / LOCAL;
 
@@ -161,9 +163,11 @@ void main() {
 #else
     uvec4 held[2 * TURNS];
 #endif
-    uint page_base = (page_table.v[pages] * KV_HEADS + kv_head) * PAGE * EIGHTS;
-    uint page_next = page_table.v[pages + min(1, last / PAGE)];
-    FETCH(cache_k, 0)
+    uint opens = 0;  // the turn that the first row's window begins in
+    if (WINDOW != 0 && first + 1 > WINDOW) opens = (first + 1 - WINDOW) / BC;
+    uint page_base = (page_table.v[pages + opens * BC / PAGE] * KV_HEADS + kv_head) * PAGE * EIGHTS;
+    uint page_next = page_table.v[pages + min(opens * BC / PAGE + 1, last / PAGE)];
+    FETCH(cache_k, opens * BC)
 
     for (uint i = lane; i < Y_OWN; i += LOCAL)
         staged[FIRST_INDEX + i] = floatBitsToUint(vec4(4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3));
@@ -193,10 +197,10 @@ void main() {
     float top[FR * ROWS], sum[FR * ROWS];  // of s in powers of two; of this invocation's own elements
     [[unroll]] for (uint f = 0; f < FR * DEPTH; f++) acc[f] = SUMS(0.0);
     [[unroll]] for (uint r = 0; r < FR * ROWS; r++) {
-        top[r] = LOWEST;
+        top[r] = WINDOW == 0 ? LOWEST : OPENING;
         sum[r] = 0.0;
     }
-    for (uint turn = 0; turn < turns; turn++) {
+    for (uint turn = opens; turn < turns; turn++) {
         const uint begin = turn * BC;
         const bool seen = begin < sees;
         FETCH(cache_v, begin)
@@ -223,13 +227,15 @@ void main() {
                 }
             }
             [[unroll]] for (uint i = 0; i < FR; i++) {
-                if (begin + BC - 1 > first + LINE(i)) {  // the diagonal
+                const uint lowest = first + LINE(i), highest = lowest + SIZE - 1;  // rows of the tile
+                if (begin + BC - 1 > lowest || (WINDOW != 0 && begin + WINDOW <= highest)) {  // the diagonals
                     SUMS index;
                     coopMatLoad(index, staged, FIRST_INDEX, SIZE / 4, gl_CooperativeMatrixLayoutRowMajor);
                     [[unroll]] for (uint e = 0; e < COMPONENTS; e++) {
                         const uint at = uint(index[e]), row = first + LINE(i) + ROW(at);
                         [[unroll]] for (uint n = 0; n < COLUMNS; n++)
-                            if (begin + n * SIZE + COLUMN(at) > row) s[i * COLUMNS + n][e] = LOWEST;
+                            if (begin + n * SIZE + COLUMN(at) > row
+                                || (WINDOW != 0 && begin + n * SIZE + COLUMN(at) + WINDOW <= row)) s[i * COLUMNS + n][e] = LOWEST;
                     }
                 }
                 float high[ROWS];

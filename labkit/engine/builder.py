@@ -19,6 +19,7 @@ from labkit.ops.carried_norm import FEW, Carried, Carry
 from labkit.ops.linear import Matrix, Norm, RopeKV
 from labkit.ops.linear_call import FINISHING
 from labkit.ops.linear_cuts import Cut, choose
+from labkit.ops.rope_kv import HeadNorms
 from labkit.ops.rounding import Rounded
 from labkit.vulkan.memory import Buffer
 from labkit.vulkan.program import Program
@@ -68,6 +69,7 @@ class _Product:
 
     x: "Place | _Normed"
     weights: tuple[str, ...]
+    biases: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,9 @@ class Builder:
             self._settle()
         return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
 
-    def linear(self, x: Value, weights: Sequence[str], *, add_to: Place | None = None) -> Value:
+    def linear(
+        self, x: Value, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: Place | None = None
+    ) -> Value:
         e = self.e
         if add_to is not None:
             given = self._input(x, e.weights.matrices(*weights), self.key.rows)
@@ -146,26 +150,43 @@ class Builder:
                 self._products(self._input(x, matrices, self.key.wanted), matrices, e.logits, self.key.wanted, "store")
             return e.logits
         assert isinstance(x, Place | _Normed)
-        return _Product(x, tuple(weights))
+        return _Product(x, tuple(weights), tuple(biases))
 
     def swiglu(self, x: Value, gate: str, up: str) -> _Gated:
         assert isinstance(x, Place | _Normed)
         return _Gated(x, gate, up)
 
-    def attention(self, qkv: Value, layer: int) -> _Attended:
+    def attention(self, qkv: Value, layer: int, *, head_norms: Sequence[str] = ()) -> _Attended:
         e, c = self.e, self.e.config
         assert isinstance(qkv, _Product)
         cache, count, matrices = e.cache[layer], self.key.rows, e.weights.matrices(*qkv.weights)
         cuts, given = [self._cut(m, count) for m in matrices], self._input(qkv.x, matrices, count)
-        if c.rope_pairing == "interleaved" and count <= FUSED_ROWS and all(isinstance(cut, FINISHING) for cut in cuts):
+        why = self._why_not_turned(cuts, qkv.biases, head_norms)
+        if not why:
             self._products(given, matrices, e.qkv, count, "rope_kv", layer=layer)
         else:
             self._products(given, matrices, e.qkv, count, "store")
             rope_kv_op.record(
                 self.program, e.qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
                 qkv_stride=e.qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
+                bias=e.weights.vector(*qkv.biases) if qkv.biases else None, why=why,
+                norms=HeadNorms(e.weights.vector(*head_norms), c.rms_eps) if head_norms else None,
             )  # fmt: skip
         return _Attended(layer)
+
+    def _why_not_turned(self, cuts: Sequence[Cut], biases: Sequence[str], head_norms: Sequence[str]) -> str:
+        """Why the product of q, k and v cannot turn and store them as it ends; "" where it can."""
+        if head_norms:
+            return "no product norms the heads of q and k as it ends"
+        if biases:
+            return "no product adds a bias to q, k and v as it ends"
+        if self.e.config.rope_pairing != "interleaved":
+            return "the two of a pair lie half a head apart, in tiles of different invocations"
+        if self.key.rows > FUSED_ROWS:
+            return f"{self.key.rows} rows have tiles too wide for it; up to {FUSED_ROWS} do not"
+        if not all(isinstance(cut, FINISHING) for cut in cuts):
+            return "the product's kernel ends in no other way than storing"
+        return ""
 
     # how products get their input
 
@@ -185,7 +206,7 @@ class Builder:
         if isinstance(x, _Attended):
             return _Input(*self._attended(x, rounding))
         assert isinstance(x, _Normed)
-        weight, eps, carried = e.weights.norm(x.weight), e.config.rms_eps, None
+        weight, eps, carried = e.weights.vector(x.weight), e.config.rms_eps, None
         if rounding is not None and x.logit_rows is None:
             carried = self._carry(x, cuts, matrices, rounding, rows)
         if carried is not None:
@@ -235,7 +256,7 @@ class Builder:
         tiles = e.carried.placed(rounding, rows)
         self._owed, turn = None, self._turn
         self._turn ^= 1
-        carry = Carry(e.carried, tiles, e.weights.norm(x.weight), turn)
+        carry = Carry(e.carried, tiles, e.weights.vector(x.weight), turn)
         assert width == e.carried.width
         self._products(owed.given, before, owed.add_to, rows, "add", carry=carry)
         return Carried(e.carried, tiles, e.config.rms_eps, turn, keep=True)
@@ -275,19 +296,19 @@ class Builder:
         if able and not e.device.is_cpu:
             assert rounding is not None
             tiles = rounding_op.place(e.scratch, rounding, count, width)
-        out = tiles or e.attended.buffer
+        out, window = tiles or e.attended.buffer, c.window(x.layer, e.context)
         if self.key.single:
             attention_op.record(
                 self.program, e.qkv.buffer, e.row_state, e.cache[x.layer], e.partial, out, count=self.key.single,
                 heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits,
-                tickets=e.tickets, label=f"attention {x.layer}",
+                tickets=e.tickets, window=window, label=f"attention {x.layer}",
             )  # fmt: skip
         if self.key.blocks:
             assert e.blocks is not None
             flash_op.record(
                 self.program, e.qkv.buffer, e.blocks, e.cache[x.layer], out, count=self.key.blocks, rows=count,
                 heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, cut=e.flash,
-                label=f"attention {x.layer}",
+                window=window, label=f"attention {x.layer}",
             )  # fmt: skip
         return e.attended, tiles
 

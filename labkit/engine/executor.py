@@ -140,7 +140,7 @@ class Executor:
     def _allocate(self, stop_ids: Sequence[int]) -> None:
         c, pool, rows, wanted = self.config, self.pool, self.max_rows, self.max_wanted
         self.cache = make_cache(pool, c, slots=self.slots, context=self.context, kv=self.kv)
-        angles = rope_op.table(self.context, c.rope_dim, c.rope_theta, c.rope_freq_factors)
+        angles = rope_op.table(self.context, c.rope_dim, c.rope_theta, c.rope_freq_factors, c.rope_scale)
         self.rope_table = pool.buffer(angles, label="rope table")
         self.row_state = pool.buffer(np.zeros((rows, 8), np.uint32), kind="upload", label="rows")
         self.logit_rows = pool.buffer(np.full(wanted, NONE, np.uint32), kind="upload", label="logit rows")

@@ -25,7 +25,7 @@ class NumpyExecutor:
         self.model, self.config = model, model.config
         self._arrays: dict[str, np.ndarray] = {}
         c = model.config
-        self._angles = rope_op.table(c.context, c.rope_dim, c.rope_theta, c.rope_freq_factors)
+        self._angles = rope_op.table(c.context, c.rope_dim, c.rope_theta, c.rope_freq_factors, c.rope_scale)
         self._cache: dict[tuple[int, int], tuple[list[np.ndarray], list[np.ndarray]]] = {}  # (layer, slot) -> k, v rows
         self._rows: Sequence[tuple[int, int, int]] = ()
         self._wanted: Sequence[int] = ()
@@ -60,17 +60,25 @@ class NumpyExecutor:
             x = x[list(self._wanted)]
         return rms_norm_op.reference(x, self._array(weight), self.config.rms_eps)
 
-    def linear(self, x: np.ndarray, weights: Sequence[str], *, add_to: np.ndarray | None = None) -> np.ndarray:
+    def linear(
+        self, x: np.ndarray, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: np.ndarray | None = None
+    ) -> np.ndarray:
         out = np.concatenate([linear_op.reference(x, self._array(name)) for name in weights], axis=1)
+        if biases:
+            out = out + np.concatenate([self._array(name) for name in biases])
         return out if add_to is None else add_to + out
 
     def swiglu(self, x: np.ndarray, gate: str, up: str) -> np.ndarray:
         return swiglu_op.reference(linear_op.reference(x, self._array(gate)), linear_op.reference(x, self._array(up)))
 
-    def attention(self, qkv: np.ndarray, layer: int) -> np.ndarray:
-        c = self.config
+    def attention(self, qkv: np.ndarray, layer: int, *, head_norms: Sequence[str] = ()) -> np.ndarray:
+        c, window = self.config, self.config.window(layer, self.config.context)
         heads, kv_heads = c.heads, c.kv_heads
         each = qkv.reshape(len(qkv), heads + 2 * kv_heads, c.head_dim)
+        if head_norms:
+            each, parts = each.copy(), (slice(heads), slice(heads, heads + kv_heads))
+            for name, part in zip(head_norms, parts, strict=True):
+                each[:, part] = rms_norm_op.reference(each[:, part], self._array(name), c.rms_eps)
         out = np.empty((len(qkv), heads * c.head_dim), np.float32)
         for r, (_, slot, position) in enumerate(self._rows):
             turned = rope_op.reference(
@@ -80,5 +88,7 @@ class NumpyExecutor:
             del keys[position:], values[position:]
             keys.append(turned[0, heads:])
             values.append(each[r, heads + kv_heads :])
-            out[r] = attention_op.reference(turned[0, :heads], np.stack(keys), np.stack(values)).reshape(-1)
+            first = max(position + 1 - window, 0) if window else 0
+            seen_k, seen_v = np.stack(keys[first:]), np.stack(values[first:])
+            out[r] = attention_op.reference(turned[0, :heads], seen_k, seen_v).reshape(-1)
         return out

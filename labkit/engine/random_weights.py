@@ -45,8 +45,9 @@ class RandomWeights(ResidentWeights):
             self._fill(scales, f"{layout.name} scales")
         return Matrix(layout.name, n, k, codes, scales, label)
 
-    def _vector(self, model: AnyModel, name: str) -> Buffer:
-        return self.pool.buffer(np.ones(model.tensors[name].shape, np.float32), label=name)
+    def _vector(self, model: AnyModel, names: tuple[str, ...]) -> Buffer:
+        ones = np.ones(sum(model.tensors[name].shape[0] for name in names), np.float32)
+        return self.pool.buffer(ones, label=" | ".join(names))
 
     def _fill(self, target: Buffer, kind: str) -> None:
         if kind not in self._noise:

@@ -26,23 +26,26 @@ class Used:
 
     linears: list[tuple[str, ...]] = field(default_factory=list)
     swiglus: list[tuple[str, str]] = field(default_factory=list)
-    norms: list[str] = field(default_factory=list)
+    vectors: list[tuple[str, ...]] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
     def embedding(self, table: str) -> None:
         self.tables.append(table)
 
     def rms_norm(self, x: None, weight: str, *, wanted_only: bool = False) -> None:
-        self.norms.append(weight)
+        self.vectors.append((weight,))
 
-    def linear(self, x: None, weights: Sequence[str], *, add_to: None = None) -> None:
+    def linear(self, x: None, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: None = None) -> None:
         self.linears.append(tuple(weights))
+        if biases:
+            self.vectors.append(tuple(biases))
 
     def swiglu(self, x: None, gate: str, up: str) -> None:
         self.swiglus.append((gate, up))
 
-    def attention(self, qkv: None, layer: int) -> None:
-        return None
+    def attention(self, qkv: None, layer: int, *, head_norms: Sequence[str] = ()) -> None:
+        if head_norms:
+            self.vectors.append(tuple(head_norms))
 
 
 def used_by(config: ModelConfig) -> Used:
@@ -53,14 +56,14 @@ def used_by(config: ModelConfig) -> Used:
 
 
 class ResidentWeights:
-    """A model's tensors packed into device memory: matrices by name (joined where they share an input), norms."""
+    """A model's tensors packed into device memory: matrices by name (joined where they share an input), vectors."""
 
     def __init__(self, model: AnyModel, device: Device, progress: Callable[[int, int], None] | None = None) -> None:
         self.device = device
         self.number = next(_numbers)
         self.pool: Pool = device.pool(f"weights of {model.name}")
         self._matrices: dict[tuple[str, ...], list[Matrix]] = {}
-        self._norms: dict[str, Buffer] = {}
+        self._vectors: dict[tuple[str, ...], Buffer] = {}
         self.joined_swiglu: set[tuple[str, str]] = set()
         total, done = model.nbytes, 0
         used = used_by(model.config)
@@ -82,8 +85,8 @@ class ResidentWeights:
             for gate, up in used.swiglus:
                 self._load_swiglu(model, gate, up)
                 advance([gate, up])
-            for name in used.norms:
-                self._norms[name] = self._vector(model, name)
+            for names in used.vectors:
+                self._vectors[names] = self._vector(model, names)
         except BaseException:
             self.pool.close()
             raise
@@ -107,17 +110,20 @@ class ResidentWeights:
         rows = interleave(*parts) if interleaved else np.concatenate(parts) if len(parts) > 1 else parts[0]
         return upload(self.pool, pack(rows, first.type.name, first.shape[1]), " | ".join(names))
 
-    def _vector(self, model: AnyModel, name: str) -> Buffer:
+    def _vector(self, model: AnyModel, names: tuple[str, ...]) -> Buffer:
+        """Vectors side by side."""
         assert isinstance(model, Model)
-        return self.pool.buffer(model.array(name).astype(np.float32), label=name)
+        return self.pool.buffer(
+            np.concatenate([model.array(n).astype(np.float32) for n in names]), label=" | ".join(names)
+        )
 
     def matrices(self, *names: str) -> list[Matrix]:
         """The matrices of a group: one where the file's types agree, else one a tensor."""
         return self._matrices[names]
 
-    def norm(self, name: str) -> Buffer:
-        """A float32 vector."""
-        return self._norms[name]
+    def vector(self, *names: str) -> Buffer:
+        """A float32 vector: a norm, or those of a group side by side."""
+        return self._vectors[names]
 
     @property
     def nbytes(self) -> int:

@@ -19,6 +19,8 @@ class ModelConfig:
     `rope_pairing`: dimensions (2i, 2i+1) rotate together if "interleaved", (i, i + rope_dim/2) if "half".
     `rope_freq_factors`: rope_dim/2 divisors of the rotation frequencies theta^(-2i/rope_dim), or None for all ones.
     `tied`: the output projection is the embedding table.
+    `rope_scale`: what cosines and sines are multiplied with (YaRN's attention factor).
+    `windows`: of each layer, the positions a row sees, its own included, 0 for all; () where all layers see all.
     """
 
     architecture: str
@@ -36,6 +38,8 @@ class ModelConfig:
     vocab: int
     context: int
     tied: bool
+    rope_scale: float = 1.0
+    windows: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values no model has, so that nothing after this divides by zero or allocates without bound."""
@@ -67,6 +71,17 @@ class ModelConfig:
                 raise ModelError(f"the model has {len(factors)} RoPE factors for {self.rope_dim // 2} frequencies")
             if not all(math.isfinite(factor) and factor > 0 for factor in factors):
                 raise ModelError("the model's RoPE factors are not all positive numbers; the file is damaged")
+        if not (math.isfinite(self.rope_scale) and self.rope_scale > 0):
+            raise ModelError(f"the model scales its rotation by {self.rope_scale}, not a positive number")
+        if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
+            raise ModelError(
+                f"the model has {len(self.windows)} sliding windows for {self.layers} layers, or negative ones"
+            )
+
+    def window(self, layer: int, context: int) -> int:
+        """Positions a row of `layer` sees where slots hold `context`; 0 where it sees all there are."""
+        window = self.windows[layer] if self.windows else 0
+        return window if window < context else 0
 
 
 @dataclass(frozen=True)
@@ -183,6 +198,16 @@ class Metadata:
         if not isinstance(value, str):
             raise self._wrong(key, value, "text")
         return value
+
+    def flags(self, key: str) -> list[bool] | None:
+        """The truth values at `key`, or None where it is absent."""
+        value = self._file.metadata.get(f"{self._prefix}.{key}")
+        if value is None:
+            return None
+        if getattr(getattr(value, "dtype", None), "kind", "") != "b":
+            raise self._wrong(key, value, "a list of truth values")
+        marks: list[bool] = value.tolist()
+        return marks
 
     def refuse(self, key: str, neutral: Any) -> None:
         """Raise ModelError where `key` is present with any value but `neutral`: labkit does not compute it."""

@@ -1,21 +1,6 @@
-"""Llama: pre-norm attention with RoPE and grouped queries, and a SwiGLU feed-forward (arXiv:2302.13971, 2307.09288)."""
+"""Llama: the plain dense decoder (arXiv:2302.13971, 2307.09288)."""
 
-from labkit.models.config import ModelConfig
-from labkit.models.operations import Operations, V, forward_of
+from labkit.models import dense
+from labkit.models.operations import forward_of
 
-
-@forward_of("llama")
-def forward(ops: Operations[V], config: ModelConfig) -> V:
-    """Logits of the rows that want them: [L, vocab]."""
-    x = ops.embedding("token_embd.weight")  # [R, hidden]
-    for layer in range(config.layers):
-        block = f"blk.{layer}"
-        h = ops.rms_norm(x, f"{block}.attn_norm.weight")
-        qkv = ops.linear(h, [f"{block}.attn_{part}.weight" for part in "qkv"])  # [R, (heads + 2 kv_heads) head_dim]
-        h = ops.attention(qkv, layer)  # [R, heads * head_dim]
-        x = ops.linear(h, [f"{block}.attn_output.weight"], add_to=x)
-        h = ops.rms_norm(x, f"{block}.ffn_norm.weight")
-        h = ops.swiglu(h, f"{block}.ffn_gate.weight", f"{block}.ffn_up.weight")  # [R, ffn]
-        x = ops.linear(h, [f"{block}.ffn_down.weight"], add_to=x)
-    x = ops.rms_norm(x, "output_norm.weight", wanted_only=True)  # [L, hidden]
-    return ops.linear(x, ["token_embd.weight" if config.tied else "output.weight"])
+forward = forward_of("llama")(dense.forward)

@@ -24,16 +24,18 @@ class Operations(Protocol[V]):
         """x / rms(x) * weight, for every row or only for those that want logits."""
         ...
 
-    def linear(self, x: V, weights: Sequence[str], *, add_to: V | None = None) -> V:
-        """x times each matrix, side by side; added to `add_to` in place when given."""
+    def linear(self, x: V, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: V | None = None) -> V:
+        """x times each matrix, side by side, plus `biases` side by side (of q, k and v only); added to `add_to` in place
+        when given."""
         ...
 
     def swiglu(self, x: V, gate: str, up: str) -> V:
         """silu(x gate) * (x up)."""
         ...
 
-    def attention(self, qkv: V, layer: int) -> V:
-        """Rotate q and k, store k and v in the cache of `layer`, and attend to the slot's own positions up to each row's."""
+    def attention(self, qkv: V, layer: int, *, head_norms: Sequence[str] = ()) -> V:
+        """Norm each head of q and k by `head_norms` where given, rotate them, store k and v in the cache of `layer`, and
+        attend to the slot's own positions up to each row's that the layer's window shows."""
         ...
 
 

@@ -110,6 +110,7 @@ def record(
     splits: int,
     tickets: Buffer | None = None,
     scale: float | None = None,
+    window: int = 0,
     label: str = "attention",
     cut: Shape | None = None,
 ) -> None:
@@ -119,8 +120,9 @@ def record(
     y: float32 [count, y_stride], heads side by side; zeros for inactive rows. `splits`: pages looked at, at least
     `splits_for(position + 1)` of every active row; it does not change a result. `partial`: `partial_bytes(...)` of
     scratch, or None when splits is 1. `y` may be float16 tiles (order 0 or 1) for the product behind it, except on CPUs.
-    `scale`: 1/sqrt(head_dim) by default. `tickets`: `ticket_bytes(...)` of zeros, with which the kernel for GPUs joins the
-    pages itself; on CPUs a second dispatch does, when splits is not 1.
+    `scale`: 1/sqrt(head_dim) by default. `window`: positions a row sees, its own included; 0 for all. `tickets`:
+    `ticket_bytes(...)` of zeros, with which the kernel for GPUs joins the pages itself; on CPUs a second dispatch does,
+    when splits is not 1.
     Raises ParameterError for heads, strides, splits or buffers that do not fit.
     """
     device, head_dim, group = program.device, cache.head_dim, heads // cache.kv_heads
@@ -128,6 +130,8 @@ def record(
         raise ParameterError(f"{heads} heads are not a multiple of the cache's {cache.kv_heads}")
     if not 1 <= splits <= cache.pages_per_slot:
         raise ParameterError(f"splits={splits} is not between 1 and the {cache.pages_per_slot} pages of a slot")
+    if not 0 <= window < 1 << 31:
+        raise ParameterError(f"window={window} is not from 0 to 2^31")
     source = span("qkv", qkv, count, qkv_stride, (heads + 2 * cache.kv_heads) * head_dim)
     tiled, suffix = 0, ""
     ends: dict[str, Any] = {}
@@ -158,6 +162,8 @@ def record(
         "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "QPACK": cut.qpack, "PAGE": PAGE,
         "DIRECT": direct,
     }  # fmt: skip
+    if window:
+        constants["WINDOW"] = window
     if tiled and not cut.team:
         raise ParameterError("attention on a CPU driver leaves float32, not tiles")
     packs = cache.kv_heads * -(-group // cut.qpack)
@@ -213,7 +219,7 @@ def record(
 
 def attention(
     device: Device, qkv: np.ndarray, rows: np.ndarray, k: np.ndarray, v: np.ndarray, page_table: np.ndarray,
-    *, heads: int, splits: int | None = None, cut: Shape | None = None,
+    *, heads: int, splits: int | None = None, cut: Shape | None = None, window: int = 0,
 ) -> np.ndarray:  # fmt: skip
     """Run once on arrays: qkv float32 [R, (heads + 2 kv_heads) head_dim], rows uint32 [R, 8], a filled cache.
 
@@ -235,7 +241,7 @@ def attention(
         program = device.program("attention")
         record(
             program, source, described, cache, partial, target, count=len(qkv), heads=heads, qkv_stride=qkv.shape[1],
-            y_stride=width, splits=splits, tickets=tickets, cut=cut,
+            y_stride=width, splits=splits, tickets=tickets, cut=cut, window=window,
         )  # fmt: skip
         program.run()
         if device.poison:

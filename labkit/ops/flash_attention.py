@@ -20,7 +20,7 @@ BLOCK_WORDS = 4  # uint32 a block: first row, rows, slot, first position
 
 
 def reference(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray, *, scale: float | None = None
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray, *, scale: float | None = None, window: int = 0
 ) -> np.ndarray:
     """Causal attention of rows at `positions` of one slot, in float64 over q, k and v rounded to float16.
 
@@ -31,7 +31,8 @@ def reference(
     q, k, v = (np.clip(a, -65504, 65504).astype(np.float16).astype(np.float64) for a in (q, k, v))
     out = np.empty(q.shape)
     for r, position in enumerate(positions.tolist()):
-        seen_k, seen_v = (np.repeat(a[: position + 1], group, axis=1) for a in (k, v))
+        first = max(position + 1 - window, 0) if window else 0
+        seen_k, seen_v = (np.repeat(a[first : position + 1], group, axis=1) for a in (k, v))
         s = np.einsum("hd,thd->ht", q[r], seen_k) * (1 / math.sqrt(q.shape[2]) if scale is None else scale)
         p = np.exp(s - s.max(axis=1, keepdims=True))
         out[r] = np.einsum("ht,thd->hd", p / p.sum(axis=1, keepdims=True), seen_v)
@@ -130,6 +131,7 @@ def record(
     qkv_stride: int,
     y_stride: int = 0,
     scale: float | None = None,
+    window: int = 0,
     label: str = "flash attention",
     cut: Cut | None = None,
     pairs: int = 0,
@@ -139,7 +141,8 @@ def record(
     qkv: float32 [rows, qkv_stride], q heads first (rotated, by `rope_kv`, which also filled `cache`). blocks: uint32
     [count, 4] by `blocks_of` with the cut's `block_rows`; those of 0 rows are left out. y: float32 [rows, y_stride],
     heads side by side, or `Rounded` to float16 of as many columns. Rows of no block keep what they have; a block reaches
-    for no page behind its last position, and a NaN there stays there. `pairs`: of row and position, for the FLOPs said.
+    for no page behind its last position, and a NaN there stays there. `window`: positions a row sees, its own included; 0
+    for all. `pairs`: of row and position, for the FLOPs said.
     Raises ParameterError for heads, strides, buffers or a device that do not fit.
     """
     device, head_dim = program.device, cache.head_dim
@@ -156,6 +159,8 @@ def record(
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
     if not 0 < scale < math.inf:
         raise ParameterError(f"scale={scale} is not a positive number")
+    if not 0 <= window < 1 << 31:
+        raise ParameterError(f"window={window} is not from 0 to 2^31")
     source = span("qkv", qkv, rows, qkv_stride, (heads + 2 * cache.kv_heads) * head_dim)
     table = blocks.range() if isinstance(blocks, Buffer) else blocks
     if count < 1 or table.nbytes < count * BLOCK_WORDS * 4:
@@ -168,18 +173,17 @@ def record(
         target, y_stride, out = y.data, width, 1 + y.rounding.order
     else:
         target, out = span("y", y, rows, y_stride, width), 0
-    kernel = device.kernel(
-        "flash_attention",
-        f"{cache.kind}_transposed" if layout.transposed else cache.kind,
-        {
-            "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "PACK": cut.pack, "PAGE": PAGE,
-            "SIZE": cut.size, "SUBGROUPS": cut.subgroups, "FR": cut.tiles, "BC": cut.columns, "HELD": cut.held,
-            "OUT": out, "ROWS": layout.rows, "ROW_OF": layout.row_of, "SHARED_BY": layout.shared_by,
-            "DIRECT": layout.direct, "ORDER": layout.order, "SUBGROUP": cut.subgroup,
-            "LOCAL": cut.subgroups * cut.subgroup,
-        },
-        cut.subgroup,
-    )  # fmt: skip
+    constants: dict[str, int | float | bool] = {
+        "HEAD_DIM": head_dim, "KV_HEADS": cache.kv_heads, "GROUP": group, "PACK": cut.pack, "PAGE": PAGE,
+        "SIZE": cut.size, "SUBGROUPS": cut.subgroups, "FR": cut.tiles, "BC": cut.columns, "HELD": cut.held,
+        "OUT": out, "ROWS": layout.rows, "ROW_OF": layout.row_of, "SHARED_BY": layout.shared_by,
+        "DIRECT": layout.direct, "ORDER": layout.order, "SUBGROUP": cut.subgroup,
+        "LOCAL": cut.subgroups * cut.subgroup,
+    }  # fmt: skip
+    if window:
+        constants["WINDOW"] = window
+    variant = f"{cache.kind}_transposed" if layout.transposed else cache.kind
+    kernel = device.kernel("flash_attention", variant, constants, cut.subgroup)
     program.dispatch(
         kernel,
         (cache.kv_heads * -(-group // cut.pack), count),
@@ -216,7 +220,7 @@ def check_cut(cut: Cut, device: Device, layout: Layout, group: int, head_dim: in
 def flash_attention(
     device: Device, qkv: np.ndarray, rows: np.ndarray, k: np.ndarray, v: np.ndarray, page_table: np.ndarray,
     *, heads: int, cut: Cut | None = None, order: int | None = None, blocks: np.ndarray | None = None,
-    fill: float = math.nan, scale: float | None = None,
+    fill: float = math.nan, scale: float | None = None, window: int = 0,
 ) -> np.ndarray:  # fmt: skip
     """Run once on arrays: qkv float32 [R, (heads + 2 kv_heads) head_dim], rows uint32 [R, 8], a filled cache.
 
@@ -242,7 +246,7 @@ def flash_attention(
         program = device.program("flash attention")
         record(
             program, source, described, cache, target, count=len(table), rows=len(qkv), heads=heads,
-            qkv_stride=qkv.shape[1], y_stride=width, cut=cut, scale=scale,
+            qkv_stride=qkv.shape[1], y_stride=width, cut=cut, scale=scale, window=window,
         )  # fmt: skip
         program.run()
         if device.poison:

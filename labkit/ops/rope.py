@@ -1,5 +1,6 @@
 """Rotary position embedding: the table of angles, and the rotation itself in NumPy (arXiv:2104.09864)."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,8 +10,10 @@ from labkit.errors import ParameterError
 PAIRINGS = ("interleaved", "half")
 
 
-def table(context: int, rope_dim: int, theta: float, freq_factors: Sequence[float] | None = None) -> np.ndarray:
-    """(cos, sin) of position * theta^(-2i/rope_dim) / freq_factors[i]: float32 [context, rope_dim/2, 2].
+def table(
+    context: int, rope_dim: int, theta: float, freq_factors: Sequence[float] | None = None, scale: float = 1.0
+) -> np.ndarray:
+    """scale * (cos, sin) of position * theta^(-2i/rope_dim) / freq_factors[i]: float32 [context, rope_dim/2, 2].
 
     Computed in float64 and rounded once, so that far positions keep their angle. Raises ParameterError.
     """
@@ -24,7 +27,31 @@ def table(context: int, rope_dim: int, theta: float, freq_factors: Sequence[floa
     if freq_factors is not None:
         frequency = frequency / np.asarray(freq_factors, np.float64)
     angle = np.arange(context)[:, None] * frequency  # [context, rope_dim/2]
-    return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
+    return (np.stack([np.cos(angle), np.sin(angle)], axis=-1) * scale).astype(np.float32)
+
+
+def yarn_factors(
+    rope_dim: int, theta: float, factor: float, original: int, *, beta_fast: float = 32.0, beta_slow: float = 1.0,
+    whole: bool = True,
+) -> tuple[float, ...]:  # fmt: skip
+    """YaRN's divisors of the frequencies (arXiv:2309.00071, section 3.2): 1 for those that turn more than `beta_fast` times
+    in the `original` context, `factor` for those under `beta_slow` turns, a ramp between, whose ends are `whole` dimensions.
+    """
+
+    def dimension(turns: float) -> float:
+        return rope_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(beta_fast), dimension(beta_slow)
+    if whole:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope_dim - 1)
+    ramp = np.clip((np.arange(rope_dim // 2) - low) / (high - low if high != low else 0.001), 0, 1)
+    return tuple((1 / (ramp / factor + (1 - ramp))).tolist())
+
+
+def yarn_scale(factor: float) -> float:
+    """YaRN's attention factor, which q and k are both multiplied with: 0.1 ln(factor) + 1."""
+    return 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def reference(x: np.ndarray, angles: np.ndarray, pairing: str) -> np.ndarray:

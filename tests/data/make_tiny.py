@@ -144,8 +144,8 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{NAMES[part]}.weight"
 
 
-def train_tokenizer(vocabulary: int, name: str) -> tuple[list[str], list[str]]:
-    """Tokens and merges of a byte-level BPE trained on the standard library's sources."""
+def make_tokenizer(vocabulary: int, name: str) -> tuple[Tokenizer, list[str], list[str]]:
+    """A byte-level BPE trained on the standard library's sources, its tokens and its merges."""
     rule = PRE_TOKENIZERS[name]
     cut = [pre.Digits(individual_digits=True)] if rule.single_digits else []
     cut.append(pre.Split(Regex(rule.expression), "isolated"))
@@ -161,7 +161,7 @@ def train_tokenizer(vocabulary: int, name: str) -> tuple[list[str], list[str]]:
     state = json.loads(tokenizer.to_str())["model"]
     tokens = [token for token, _ in sorted(state["vocab"].items(), key=lambda item: item[1])]
     assert len(tokens) == vocabulary
-    return tokens, [merge if isinstance(merge, str) else " ".join(merge) for merge in state["merges"]]
+    return tokenizer, tokens, [merge if isinstance(merge, str) else " ".join(merge) for merge in state["merges"]]
 
 
 def type_of(name: str, weight: np.ndarray, chosen: str) -> str:
@@ -195,7 +195,7 @@ def make(folder: Path, name: str) -> None:
     spice(model, tied)
     truth = {key: value.detach().numpy().copy() for key, value in model.named_parameters()}
     prompt = torch.tensor(np.random.default_rng(3).integers(len(SPECIAL), vocabulary, PROMPT))
-    tokens, merges = train_tokenizer(vocabulary, rule)
+    _, tokens, merges = make_tokenizer(vocabulary, rule)
     for chosen in types:
         path = folder / f"{name}-{chosen.lower()}.gguf"
         writer = gguf.GGUFWriter(str(path), "llama")

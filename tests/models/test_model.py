@@ -149,10 +149,12 @@ def test_sha256_is_that_of_the_file() -> None:
         (setting("llama.rope.dimension_count", 64, "UINT32"), "rotates 64 of 32"),
         (setting("llama.rope.freq_base", float("nan"), "FLOAT32"), "RoPE base is nan"),
         (setting("llama.rope.freq_base", -1.0, "FLOAT32"), "RoPE base is -1"),
-        (setting("llama.rope.scaling.type", "yarn", "STRING"), "RoPE scaling 'yarn'"),
+        (setting("llama.rope.scaling.type", "longrope", "STRING"), "RoPE scaling 'longrope' .*: none, linear, yarn"),
+        (setting("llama.rope.scaling.type", "llama3", "STRING"), "lacks 'llama.rope.scaling.low_freq_factor'"),
         (setting("llama.attention.layer_norm_rms_epsilon", 0.0, "FLOAT32"), "epsilon is 0"),
         (setting("llama.expert_count", 8, "UINT32"), "llama.expert_count = 8"),
-        (setting("llama.attention.sliding_window", 16, "UINT32"), "sliding_window = 16"),
+        (setting("llama.attention.sliding_window", -1, "INT32"), "a sliding window of -1"),
+        (setting("llama.attention.sliding_window_pattern", 6, "UINT32"), "not a list of truth values"),
         (setting("split.count", 2, "UINT16"), "one of 2 parts"),
         (without("token_embd.weight"), "lacks tensor 'token_embd.weight'"),
         (without("blk.1.attn_k.weight"), "lacks tensor 'blk.1.attn_k.weight'"),
@@ -186,6 +188,24 @@ def test_linear_rope_scaling_divides_every_frequency(changed: Any) -> None:
         setting("llama.rope.scaling.factor", 4.0, "FLOAT32")(metadata, tensors)
 
     assert Model(changed(change)).config.rope_freq_factors == (4.0,) * 16
+
+
+def test_yarn_scaling_divides_slow_frequencies_and_scales_the_rotation(changed: Any) -> None:
+    def change(metadata: dict[str, Any], tensors: dict[str, Any]) -> None:
+        setting("llama.rope.scaling.type", "yarn", "STRING")(metadata, tensors)
+        setting("llama.rope.scaling.factor", 4.0, "FLOAT32")(metadata, tensors)
+        setting("llama.rope.scaling.original_context_length", 512, "UINT32")(metadata, tensors)
+
+    config = Model(changed(change)).config
+    assert config.rope_freq_factors is not None
+    assert (config.rope_freq_factors[0], config.rope_freq_factors[-1]) == (1.0, pytest.approx(4.0))
+    assert config.rope_scale == pytest.approx(1 + 0.1 * np.log(4))
+
+
+def test_a_sliding_window_is_that_of_every_layer(changed: Any) -> None:
+    config = Model(changed(setting("llama.attention.sliding_window", 16, "UINT32"))).config
+    assert config.windows == (16, 16, 16)
+    assert (config.window(0, 17), config.window(0, 16)) == (16, 0)
 
 
 def test_missing_optional_values_take_llama_cpps_defaults(changed: Any) -> None:

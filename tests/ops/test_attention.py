@@ -44,8 +44,9 @@ class Case:
         k, v = (c[self.pages[slot]].swapaxes(1, 2).reshape(-1, self.kv_heads, self.dim) for c in (self.k, self.v))
         return self.qkv[r, : self.heads * self.dim].reshape(self.heads, -1), k[: position + 1], v[: position + 1]
 
-    def want(self) -> np.ndarray:
-        return np.stack([reference(*self.seen(r)).reshape(-1) for r in range(len(self.rows))])
+    def want(self, window: int = 0) -> np.ndarray:
+        seen = [(q, k[-window:], v[-window:]) for q, k, v in map(self.seen, range(len(self.rows)))]
+        return np.stack([reference(*each).reshape(-1) for each in seen])
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:
@@ -99,6 +100,29 @@ def test_a_row_is_bitwise_the_same_in_any_company_and_at_any_number_of_splits(de
             assert np.array_equal(case.run(device, splits=splits, cut=cut)[0], whole[r])
     case.qkv, case.rows = qkv[::-1].copy(), rows[::-1].copy()
     assert np.array_equal(case.run(device, cut=cut)[::-1], whole)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cut", "window"),
+    [("f16", None, 5), ("f32", None, 131), ("f16", Shape(3, 4, 16), 1), ("f32", Shape(2, 8, 64, False), 300)],
+    ids=str,
+)
+def test_a_window_hides_all_positions_before_it(device, kind, cut, window):
+    """What it hides may be anything: it is made large here. Pages before the window are joined as nothing."""
+    positions = [0, 4, 5, 7, 127, 128, 132, 255, 256, 383]
+    case = Case((6, 2, 24), [i % SLOTS for i in range(len(positions))], positions, kind)
+    got, want = case.run(device, window=window, cut=cut), case.want(window)
+    assert max(error(g, w) for g, w in zip(got, want, strict=True)) < TOLERANCE
+    for hidden in range(383 + 1 - window):
+        case.k[case.pages[9 % SLOTS, hidden // PAGE], :, hidden % PAGE] = 60000.0
+    assert np.array_equal(case.run(device, window=window, cut=cut)[9], got[9])
+
+
+def test_a_window_as_long_as_what_is_seen_changes_no_bit(device):
+    case = Case((9, 3, 64), [0, 1, 2], [5, 127, 290])
+    assert np.array_equal(case.run(device, window=291), case.run(device))
+    with pytest.raises(ParameterError, match="window=-1"):
+        case.run(device, window=-1)
 
 
 @pytest.mark.parametrize("cut", [None, Shape(1, 4, 16)], ids=str)

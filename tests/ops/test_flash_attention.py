@@ -48,12 +48,12 @@ class Case:
         """k, v [T, kv_heads, dim] of a slot, all pages."""
         return tuple(c[self.pages[slot]].swapaxes(1, 2).reshape(-1, self.kv_heads, self.dim) for c in (self.k, self.v))
 
-    def want(self) -> np.ndarray:
+    def want(self, window: int = 0) -> np.ndarray:
         out = np.empty((len(self.rows), self.heads * self.dim))
         for slot in set(self.slots.tolist()):
             mine = self.slots == slot
             q = self.qkv[mine, : self.heads * self.dim].reshape(-1, self.heads, self.dim)
-            out[mine] = reference(q, *self.seen(slot), self.positions[mine]).reshape(len(q), -1)
+            out[mine] = reference(q, *self.seen(slot), self.positions[mine], window=window).reshape(len(q), -1)
         return out
 
 
@@ -113,6 +113,14 @@ def test_ragged_blocks_of_several_slots_are_right_over_pages_in_any_order(coopma
     case = Case(SMALL, kind=kind)
     got, want = case.run(coopmat_device), case.want()
     print(f"rounding p to float16 costs {error(got, want):.1e}")
+    assert max(error(g, w) for g, w in zip(got, want, strict=True)) < TOLERANCE
+
+
+@pytest.mark.parametrize("window", [3, 130])
+def test_a_window_hides_all_positions_before_it(coopmat_device, window):
+    """Within a tile, over tiles that a row has nothing in, and over whole pages; scores are as steep as a maximum's rise."""
+    case = Case(SMALL, runs=((1, 0, 20), (3, 250, 37)), scale=3.0)
+    got, want = case.run(coopmat_device, window=window), case.want(window)
     assert max(error(g, w) for g, w in zip(got, want, strict=True)) < TOLERANCE
 
 

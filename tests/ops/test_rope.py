@@ -63,3 +63,16 @@ def test_wrong_arguments_are_refused_in_one_line():
         rope.table(10, 3, 1e4)
     with pytest.raises(ParameterError, match="1 frequency factors were given for 2"):
         rope.table(10, 4, 1e4, (1.0,))
+
+
+def test_yarn_leaves_fast_dimensions_alone_slows_slow_ones_and_ramps_between() -> None:
+    """arXiv:2309.00071, section 3.2, by its own words: r(d) = original / wavelength of dimension d."""
+    factors = np.array(rope.yarn_factors(128, 1e4, 8.0, 4096))
+    turns = 4096 * 1e4 ** (-np.arange(0, 128, 2) / 128) / (2 * np.pi)
+    assert np.all(factors[turns > 32 * 1.3] == 1)  # the ramp's ends are whole dimensions
+    np.testing.assert_allclose(factors[turns < 1 / 1.3], 8)
+    assert np.all(np.diff(factors) >= 0)
+    assert rope.yarn_scale(8.0) == pytest.approx(1 + 0.1 * np.log(8))
+    assert rope.yarn_scale(0.5) == 1
+    table = rope.table(4, 8, 1e4, scale=1.5)
+    np.testing.assert_allclose(table, rope.table(4, 8, 1e4) * 1.5, rtol=1e-6)

@@ -127,3 +127,49 @@ def test_a_cache_that_cannot_be_is_refused_in_one_line(device):
     k = np.zeros((2, 1, PAGE, 4), np.float16)
     with device.pool() as pool, pytest.raises(ParameterError, match="does not point into 2 pages"):
         upload(pool, k, k, np.array([[2]]))
+
+
+def heads_case(shape, kind: str, count: int) -> tuple[Case, np.ndarray, np.ndarray]:
+    """A case with a bias of q, k and v, and gains of the heads of q and of k."""
+    case, rng = Case(shape, kind, count), np.random.default_rng(9)
+    bias = rng.standard_normal(case.qkv.shape[1]).astype(np.float32)
+    return case, bias, (1 + rng.standard_normal((2, shape[2])) * 0.3).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize("pairing", rope.PAIRINGS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("biased", "normed"), [(True, False), (False, True), (True, True)])
+def test_heads_are_biased_and_normed_before_they_turn(device, kind, pairing, shape, biased, normed):
+    case, bias, gains = heads_case(shape, kind, 5)
+    more = {"bias": bias if biased else None, "gains": gains if normed else None, "eps": 1e-6}
+    got = rope_kv(
+        device, case.qkv, case.rows, case.table, case.k, case.v, case.pages, heads=case.heads, pairing=pairing, **more
+    )
+    want = case.qkv.copy(), case.k.copy(), case.v.copy()
+    reference(want[0], case.rows, case.table, *want[1:], case.pages, heads=case.heads, pairing=pairing, **more)
+    queries = slice(0, case.heads * shape[2])  # a kernel leaves k and v of qkv as they came
+    assert error(got[0][:, queries], want[0][:, queries]) < TOLERANCE
+    assert np.array_equal(got[0][:, queries.stop :], case.qkv[:, queries.stop :])
+    for found, true in zip(got[1:], want[1:], strict=True):
+        assert error(found, true) < (2e-7 if kind == "f16" else TOLERANCE)  # a bias may round the other way
+
+
+def test_a_normed_row_is_bitwise_the_same_in_any_company(device):
+    case, bias, gains = heads_case((9, 3, 64, 64), "f16", 33)
+    more = {"heads": 9, "pairing": "half", "bias": bias, "gains": gains, "eps": 1e-6}
+    first = rope_kv(device, case.qkv, case.rows, case.table, case.k, case.v, case.pages, **more)
+    turned = case.qkv[::-1].copy(), case.rows[::-1].copy()
+    again = rope_kv(device, *turned, case.table, case.k, case.v, case.pages, **more)
+    assert np.array_equal(again[0][::-1], first[0])
+    assert np.array_equal(again[1], first[1], equal_nan=True)
+    assert np.array_equal(again[2], first[2], equal_nan=True)
+
+
+def test_a_bias_or_gains_too_short_are_refused_in_one_line(device):
+    case, bias, gains = heads_case((4, 2, 16, 16), "f16", 3)
+    for more, words in (({"bias": bias[:-1]}, "holds no bias"), ({"gains": gains[:1], "eps": 1e-6}, "2 x 16 floats")):
+        with pytest.raises(ParameterError, match=words):
+            rope_kv(
+                device, case.qkv, case.rows, case.table, case.k, case.v, case.pages, heads=4, pairing="half", **more
+            )

@@ -1,1 +1,1 @@
-"""How each architecture is written in a GGUF file: one module an architecture, found by looking in this folder."""
+"""How each architecture is written in a model file: one module an architecture, found by looking in this folder."""
