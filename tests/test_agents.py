@@ -4,9 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
+from command_lines import check_command, commands_of, fences
 
 from labkit.audit import registry
 from labkit.audit.evidence import Evidence, Observation
@@ -20,29 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
 
 
-def fences(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-
-
-COMMANDS = [
-    *(line for block in fences("sh") for line in block.splitlines() if line),
-    *re.findall(r"`(\./lab [^`]+)`", TEXT),
-]
+COMMANDS = commands_of(TEXT)
 
 
 @pytest.mark.parametrize("line", [line for line in COMMANDS if line.startswith("./lab ")])
 def test_each_command_of_lab_is_one_that_it_takes(line):
-    words = shlex.split(line, comments=True)[1:]
-    command = lab.get_command(click.Context(lab), words[0])
-    assert command is not None, f"there is no verb {words[0]!r}"
-    words = [word for word in words[1:] if word != "--help"]
-    while isinstance(command, click.Group) and words:
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
-            break
-        command, words = found, words[1:]
-    if words or not isinstance(command, click.Group):
-        command.make_context("lab", list(words))
+    check_command(line)
 
 
 def test_other_commands_are_the_few_that_are_installed_with_it():
@@ -59,7 +42,7 @@ def test_each_file_it_names_is_there():
 
 
 def test_its_detector_judges_as_it_says(monkeypatch: pytest.MonkeyPatch):
-    (code,) = fences("python")
+    (code,) = fences(TEXT, "python")
     monkeypatch.setattr(registry, "_found", dict(registry._found))
     exec(compile(code, "AGENTS.md", "exec"), {"__name__": "labkit.audit.detectors.odd_streams"})
     one = registry._found["odd-streams"]
@@ -71,7 +54,7 @@ def test_its_detector_judges_as_it_says(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_its_lever_is_one_that_a_lab_reads(tmp_path: Path):
-    (text,) = fences("toml")
+    (text,) = fences(TEXT, "toml")
     (tmp_path / OWN_FILE).parent.mkdir()
     (tmp_path / OWN_FILE).write_text(text)
     assert known_levers(tmp_path)["pause_s"].acts == "schedule"

@@ -1,6 +1,5 @@
 """The reference of modules: every file of labkit with the sentence that it begins with."""
 
-import ast
 from itertools import groupby
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import labkit
 from labkit.lab.reference.registry import Pages, reference
 from labkit.lab.reference.text import code, head, one_line, prose, table
 
+QUOTES = '"""'
 ABOUT = "Every module of labkit, a folder a section, each with the first sentence of its docstring."
 
 
@@ -33,5 +33,5 @@ def modules() -> Pages:
 
 def first_sentence(path: Path) -> str:
     """The first paragraph of a module's docstring, as markdown."""
-    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return prose(one_line(text.partition("\n\n")[0]))
+    begin, _, text = path.read_text(encoding="utf-8").partition(QUOTES)
+    return "" if begin else prose(one_line(text.partition("\n\n")[0].partition(QUOTES)[0]))

@@ -85,10 +85,14 @@ def of_events() -> Schema:
 
 
 def of_row(row: type, first: Mapping[str, type] | None = None) -> Schema:
-    """The schema of a row of a CSV whose columns are the fields of a class, after those of `first`."""
+    """The schema of a row of a CSV whose columns are the fields of a class, after those of `first`; one with a default may
+    be absent, as it is from files of earlier versions."""
     hints = dict(first or {}) | get_type_hints(row)
     columns = {name: tidy(TypeAdapter(kind).json_schema()) for name, kind in hints.items()}
-    return of_columns(row.__name__, one_line(inspect.cleandoc(row.__doc__ or "")), columns, list(columns))
+    optional = {name for name in columns if hasattr(row, name) and name not in getattr(row, "_fields", ())}
+    optional |= set(getattr(row, "_field_defaults", ()))
+    needed = [name for name in columns if name not in optional]
+    return of_columns(row.__name__, one_line(inspect.cleandoc(row.__doc__ or "")), columns, needed)
 
 
 def of_claims() -> Schema:
