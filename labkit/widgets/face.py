@@ -57,7 +57,10 @@ class Face:
         return f"<style>.{self.mark}, {output}{also} {{display: none}} {WORDS}</style>"
 
     def _kept(self) -> dict[str, Any]:
-        return {"text/html": f'<div class="{self.mark}">{self.view.picture()}</div>', "text/plain": repr(self.view)}
+        # where the widgets are lost, what the notebook says of them is hidden; this goes when others clean the HTML
+        lost = f".jp-OutputArea-child:has(+ .jp-OutputArea-child .{self.mark}):not(:has(.widget-box))"
+        words = f'<div class="{self.mark}">{self.view.picture()}</div><style>{lost} {{display: none}}</style>'
+        return {"text/html": words, "text/plain": repr(self.view)}
 
     def _figure(self, figure: Any) -> dict[str, Any]:
         return {"text/html": "", "text/plain": ""} if figure is None else figure_bundle(figure)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labkit.vulkan.profile import Profile
 
 STEPS = "steps.jsonl"
-NAMED = 6  # operations whose name stands beside their point
+NAMED = 6  # operations with a colour and a symbol of their own
 FIELDS = {"operation": str, "kernel": str, "dispatches": int, "gpu_ms": float, "bytes": int, "flops": int}
 
 
@@ -101,39 +101,37 @@ class Roofline(View):
         """FLOP a byte against FLOPs a second, both logarithmic, under the roofs; a point's area is its time."""
         import plotly.graph_objects as go
 
-        from labkit.lab.figures import claim, register
+        from labkit.lab.figures import SYMBOLS, claim, register
 
         points = [one for one in self.operations if one.flops and one.nbytes and one.gpu_ms > 0]
         if not points:
             return None
-        figure = go.Figure(layout={"template": register(), "height": 460})
+        figure = go.Figure(layout={"template": register(), "height": 500})
         left, right = self._span(points)
         for trace in self._roofs(left, right):
             figure.add_trace(trace)
         longest = max(one.gpu_ms for one in points)
-        figure.add_scatter(
-            x=[intensity(one) for one in points],
-            y=[gflop_s(one) for one in points],
-            mode="markers",
-            marker={
-                "color": PALETTE[0],
-                "opacity": 0.7,
-                "size": [8 + 26 * math.sqrt(one.gpu_ms / longest) for one in points],
-            },
-            customdata=[[one.operation, one.kernel, one.gpu_ms, one.gb_s] for one in points],
-            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]:.3f} ms, %{customdata[3]:.3g} GB/s<br>"
-            "%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
-            name="an operation; its area is its time",
-        )
         for place, one in enumerate(points[:NAMED]):
-            figure.add_annotation(
-                x=math.log10(intensity(one)), y=math.log10(gflop_s(one)), text=one.operation, showarrow=True, arrowhead=0,
-                arrowwidth=1, arrowcolor=NEUTRAL, ax=(-1) ** place * 70, ay=28 + 18 * place, font={"size": 12},
-            )  # fmt: skip
+            figure.add_trace(self._points([one], one.operation, PALETTE[place], SYMBOLS[place], longest))
+        if points[NAMED:]:
+            figure.add_trace(self._points(points[NAMED:], "the others", NEUTRAL, SYMBOLS[NAMED], longest))
         figure.update_xaxes(type="log", title_text="FLOP a byte", range=[math.log10(left), math.log10(right)],
                             tickformat="~g", dtick="D2")  # fmt: skip
         figure.update_yaxes(type="log", title_text="GFLOP/s", rangemode="normal", tickformat="~g", dtick=1)
-        return claim(figure, self._claim(), " · ".join(filter(None, [self.chosen, self.subtitle])))
+        subtitle = " · ".join(filter(None, [self.chosen, self.subtitle, "a point's area is its time"]))
+        return claim(figure, self._claim(), subtitle)
+
+    def _points(self, points: Sequence[Spent], name: str, colour: str, symbol: str, longest: float) -> Any:
+        import plotly.graph_objects as go
+
+        sizes = [9 + 25 * math.sqrt(one.gpu_ms / longest) for one in points]
+        return go.Scatter(
+            x=[intensity(one) for one in points], y=[gflop_s(one) for one in points], mode="markers", name=name,
+            marker={"color": colour, "opacity": 0.75, "symbol": symbol, "size": sizes},
+            customdata=[[one.operation, one.kernel, one.gpu_ms, one.gb_s] for one in points],
+            hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]:.3f} ms, %{customdata[3]:.3g} GB/s<br>"
+            "%{x:.3g} FLOP/byte, %{y:.4g} GFLOP/s<extra></extra>",
+        )  # fmt: skip
 
     def _claim(self) -> str:
         first = self.operations[0]

@@ -42,9 +42,12 @@ def test_the_figure_has_each_operation_at_its_intensity_under_the_roofs() -> Non
         "share_of_ceiling": pytest.approx(0.5),
     }  # fmt: skip
     figure = view.figure()
-    reads, best, vector, points = figure.data
-    assert list(points.x) == [4.0, 60000.0]  # the copy has no place on a logarithmic axis
-    assert list(points.y) == [2000.0, 60000.0]
+    reads, best, vector, *points = figure.data  # the copy has no place on a logarithmic axis
+    assert [(one.name, *one.x, *one.y) for one in points] == [
+        ("linear ffn", 4.0, 2000.0),
+        ("linear wide", 60000.0, 60000.0),
+    ]
+    assert len({(one.marker.color, one.marker.symbol) for one in points}) == 2
     assert reads.y[0] == pytest.approx(reads.x[0] * 1000)
     assert reads.x[1] == pytest.approx(100)  # the ridge: 100 TFLOP/s over 1000 GB/s
     assert (best.y[0], vector.y[0]) == (100_000.0, 20_000.0)
