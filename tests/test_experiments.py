@@ -197,7 +197,7 @@ def test_the_routing_rule_is_judged_on_requests_held_out_and_answers_nothing_bey
     assert not kept.audit.failed
     assert record.verdict["outcome"] in ("confirmed", "refuted", "inconclusive")
     text = (folder / "notebook.ipynb").read_text()
-    assert "400 in, 32 out, 1 at once: not measured" in text
+    assert "400 in, 24 out, 1 at once: not measured" in text
     assert "of 256 requests the published numbers answer 0%" in text
     assert "best of the three: vLLM for 7% of the requests, Vulkan for 91% of the requests, HIP for 2%" in text
 
