@@ -1,5 +1,7 @@
 """The kernel lab: faults at their lines, a right kernel and a wrong one told apart by NumPy, its speed and its code."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from page_rules import check_noun
@@ -10,7 +12,7 @@ from labkit.vulkan.compile import shader_root
 from labkit.vulkan.device import Device
 from labkit.vulkan.kernel import Kernel
 from labkit.widgets import kernel_lab
-from labkit.widgets.kernel_lab import Trial, faults
+from labkit.widgets.kernel_lab import KernelLab, Trial, faults, text_of
 
 SCALE = """#version 450
 #extension GL_EXT_buffer_reference : require
@@ -22,6 +24,12 @@ void main() {
     if (i < count) x.v[i] *= 2.0;
 }
 """
+
+
+@pytest.fixture
+def codeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the seconds that another compiler takes."""
+    monkeypatch.setattr(KernelLab, "_read_code", lambda *_: None)
 
 
 def test_the_committed_shader_is_right_and_has_a_speed_and_a_code(device: Device) -> None:
@@ -38,6 +46,7 @@ def test_the_committed_shader_is_right_and_has_a_speed_and_a_code(device: Device
         assert "≤ 1e-07" in words
 
 
+@pytest.mark.usefixtures("codeless")
 def test_a_kernel_that_computes_something_else_is_found_and_has_no_time(device: Device) -> None:
     with kernel_lab("swiglu", device) as view:
         wrong = view.source.replace("exp(-", "exp(-1.01 * ")
@@ -66,6 +75,7 @@ def test_a_fault_stands_at_its_line_of_the_text(device: Device) -> None:
     assert faults("k:3: error: a; k:5: error: b; c", "k") == [(3, "error: a"), (5, "error: b; c")]
 
 
+@pytest.mark.usefixtures("codeless")
 def test_a_kernel_of_ones_own_is_tried_by_ones_own_reference(device: Device) -> None:
     data = np.arange(100, dtype=np.float32)
 
@@ -87,6 +97,7 @@ def test_a_kernel_of_ones_own_is_tried_by_ones_own_reference(device: Device) -> 
         assert not view.state()["trials"][0]["right"]
 
 
+@pytest.mark.usefixtures("codeless")
 def test_constants_that_are_gone_and_faults_of_a_trial_are_one_line(device: Device) -> None:
     def trial(kernel: Kernel) -> Trial:
         raise IndexError("off the end")
@@ -98,6 +109,19 @@ def test_constants_that_are_gone_and_faults_of_a_trial_are_one_line(device: Devi
         view.run(view.source.replace("GATHER", "GATHERED")).wait(60)
         assert "rms_norm has no specialisation constant 'GATHER'" in view.error
         assert "it has GATHERED, LOCAL" in view.picture()
+
+
+def test_the_text_of_a_kernel_of_the_notebook_is_that_of_its_newest_cell(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = ["%%glsl scale --set LOCAL=8\nold", f"%%glsl scale\n{SCALE}", "%%glsl scale2\nother", "scale"]
+    shell = SimpleNamespace(history_manager=SimpleNamespace(input_hist_raw=["", *cells]))
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: shell)
+    assert text_of("scale") == SCALE
+    kernel = Kernel(device, SCALE, name="scale")
+    with kernel_lab(kernel) as view:
+        assert (view.source, view.name, view.device) == (SCALE, "scale", device)
+    kernel.close()
 
 
 def test_what_is_no_kernel_is_refused_with_what_there_is(device: Device) -> None:
