@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     "--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret, disagrees or lost its run."
 )
 @click.option("--jobs", type=click.IntRange(1, 8), help="Processes that make pages at once (default: one a core).")
+@click.option("--pictures", is_flag=True, help="First draw the PNGs that figures/ lacks (needs Chrome or Chromium).")
+@click.option("--dry-run", is_flag=True, help="Say what it would reveal, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
-def command(out: Path | None, strict: bool, jobs: int | None, as_json: bool) -> None:
+def command(out: Path | None, strict: bool, jobs: int | None, pictures: bool, dry_run: bool, as_json: bool) -> None:
     """Make the static site: an index by question, a page a run, the ledgers. Opens from disk, loads nothing else.
 
     Every entry of the ledger is recomputed from its data on the way; one that does not agree is marked on its pages. A page
@@ -25,15 +27,17 @@ def command(out: Path | None, strict: bool, jobs: int | None, as_json: bool) -> 
     from labkit.lab.lab import find_root
     from labkit.lab.publish import publish
 
-    report = publish(find_root(), out, strict=strict, jobs=jobs)
-    click.echo(report.to_json() if as_json else describe(report))
+    report = publish(find_root(), out, strict=strict, jobs=jobs, pictures=pictures, dry_run=dry_run)
+    click.echo(report.to_json() if as_json else describe(report, dry_run))
 
 
-def describe(report: "Report") -> str:
+def describe(report: "Report", dry_run: bool = False) -> str:
     """The report in a few lines: what is revealed, what was masked, what was not right, where to look."""
     lines = [
-        f"published {report.pages} pages ({report.runs} runs, {report.figures} figures), "
-        f"{report.files} files, {report.bytes / 1e6:.1f} MB; made {report.made} of the runs' pages anew"
+        f"{'would publish' if dry_run else 'published'} {report.pages} pages ({report.runs} runs, {report.figures} figures), "
+        f"{report.files} files, {report.bytes / 1e6:.1f} MB; made {report.made} of the runs' pages anew",
+        *(["a reader finds in them:"] if report.reveals else []),
+        *(f"  {line}" for line in report.reveals),
     ]
     if report.redactions:
         lines.append("masked before publishing:")
@@ -41,5 +45,9 @@ def describe(report: "Report") -> str:
     else:
         lines.append("nothing had to be masked (secrets, home paths, host and user names)")
     lines += [f"problem: {text}" for text in report.problems]
-    lines.append(f"open {Path(report.out) / 'index.html'}")
+    if report.without_picture:
+        lines.append(
+            f"no picture in figures/ of: {', '.join(report.without_picture)}; lab publish --pictures draws them"
+        )
+    lines.append("nothing was written" if dry_run else f"open {Path(report.out) / 'index.html'}")
     return "\n".join(lines)

@@ -15,7 +15,20 @@ from urllib.parse import unquote, urlparse
 import nbformat
 import pytest
 from click.testing import CliRunner
-from synthetic_lab import BLOCKS, DONE, KILLED, PARTIAL, PLAN, QUESTION, make_lab, notebook, record, samples, write_run
+from synthetic_lab import (
+    BLOCKS,
+    DONE,
+    KILLED,
+    PARTIAL,
+    PLAN,
+    PNG,
+    QUESTION,
+    make_lab,
+    notebook,
+    record,
+    samples,
+    write_run,
+)
 
 from labkit.commands.publish import command
 from labkit.errors import LabError, RunError
@@ -540,6 +553,60 @@ def test_the_command_prints_what_it_revealed_and_where(lab: Path, monkeypatch: p
     assert result.exit_code == 0
     assert "published 6 pages (3 runs, 7 figures)" in result.output
     assert result.output.rstrip().endswith(f"open {lab / 'site' / 'index.html'}")
+
+
+def test_the_command_says_what_a_reader_finds_in_the_files_and_names(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LABKIT_LAB", str(lab))
+    output = CliRunner().invoke(command, []).output
+    assert re.search(r"\n  3 run\.json, [\d.]+ kB: device with its UUID", output)
+    assert re.search(r"\n  3 notebook\.ipynb, [\d.]+ kB: code, text and every output\n", output)
+    assert "  devices: llvmpipe (LLVM 19.1.7, 256 bits)\n" in output
+    assert "  processors: a processor\n" in output
+    assert "telemetry.csv" not in output  # there is none
+
+
+def test_a_dry_run_says_what_it_would_reveal_and_writes_nothing(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABKIT_LAB", str(lab))
+    before = sorted(lab.rglob("*"))
+    result = CliRunner().invoke(command, ["--dry-run"])
+    assert result.exit_code == 0
+    assert result.output.startswith("would publish 6 pages (3 runs, 7 figures)")
+    assert "devices: llvmpipe" in result.output
+    assert result.output.endswith("nothing was written\n")
+    assert [path for path in sorted(lab.rglob("*")) if path not in before and path.name != ".site.lock"] == []
+    publish(lab)
+    site = digest(lab / "site")
+    (lab / "FINDINGS.md").write_text("# Findings\n\nAnother.\n")
+    publish(lab, dry_run=True)
+    assert digest(lab / "site") == site
+
+
+def test_an_experiment_without_a_picture_is_named_and_drawn_when_asked_for(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Path] = []
+
+    def draw(figure: Path, target: Path) -> bool:
+        drawn.append(figure)
+        target.write_bytes(PNG)
+        return True
+
+    write_run(lab, record("20261203T000000Z-kv-type-12345678"))
+    newest = write_run(lab, record("20261204T000000Z-kv-type-12345678"))
+    write_run(lab, record("20261205T000000Z-kv-type-12345678", state="failed", verdict=None))
+    (lab / "figures" / "batch-decode.png").write_bytes(b"as it was")
+    assert publish(lab).without_picture == ("kv-type",)
+    monkeypatch.setattr("labkit.lab.png.find_browser", lambda: None)
+    report = publish(lab, pictures=True)
+    assert report.problems == ("no picture of kv-type was drawn: that needs Chrome or Chromium, and none was found",)
+    monkeypatch.setattr("labkit.lab.png.find_browser", lambda: "/usr/bin/chromium")
+    monkeypatch.setattr("labkit.lab.png.write_png", draw)
+    assert publish(lab, pictures=True).without_picture == ()
+    assert drawn == [newest / "figure.json"]
+    assert (lab / "figures" / "batch-decode.png").read_bytes() == b"as it was"
+    assert 'src="figures/kv-type.png"' in (lab / "site" / "index.html").read_text()
 
 
 def test_the_command_gives_the_same_as_json(lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,10 @@ def test_one_new_run_makes_one_page_and_the_site_is_that_of_a_first_publish(lab:
     assert digest(lab / "site") == anew(lab, tmp_path / "first")
 
 
-def test_several_processes_make_the_site_that_one_makes(lab: Path, tmp_path: Path) -> None:
+def test_several_processes_make_the_site_that_one_makes(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labkit.lab.publish.worker.FEW", RUNS)
     assert publish(lab, tmp_path / "two", jobs=2).made == RUNS
     assert digest(tmp_path / "two") == digest(lab / "site")
 
@@ -65,6 +68,7 @@ def test_several_processes_make_the_site_that_one_makes(lab: Path, tmp_path: Pat
 def test_an_error_in_a_process_is_the_error_of_the_publish_and_leaves_no_site(
     lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("labkit.lab.publish.worker.FEW", RUNS)
     monkeypatch.setattr("labkit.lab.publish.worker.start", start_dying)
     with pytest.raises(LabError, match="died; nothing was published"):
         publish(lab, tmp_path / "two", jobs=2)

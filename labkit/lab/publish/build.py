@@ -18,7 +18,9 @@ from labkit.lab.publish.docs import FOLDER, HOME, doc_places, docs_key, keep_doc
 from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
 from labkit.lab.publish.markdown import Resolve
 from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, index_page, ledger_page
+from labkit.lab.publish.pictures import draw_lacking, lacking
 from labkit.lab.publish.read import RunView, read_run, run_folders
+from labkit.lab.publish.reveal import revealed
 from labkit.lab.publish.site import check_target, link_files, put, site_lock, staged
 from labkit.lab.publish.standing import MISSING, LedgerView, let_claim, read_ledger_view
 from labkit.lab.publish.state import (
@@ -53,6 +55,8 @@ class Report:
     figures: int
     redactions: tuple[Redaction, ...]
     problems: tuple[str, ...]
+    reveals: tuple[str, ...] = ()
+    without_picture: tuple[str, ...] = ()  # experiments that have a figure and no picture of it
 
     @property
     def secrets(self) -> tuple[Redaction, ...]:
@@ -86,18 +90,27 @@ class Source:
         return Site(self.root, aside, menu, root_files, {run.id: frozenset(run.files) for run in self.runs})
 
 
-def publish(lab_root: Path, out: Path | None = None, strict: bool = False, jobs: int | None = None) -> Report:
+def publish(
+    lab_root: Path,
+    out: Path | None = None,
+    strict: bool = False,
+    jobs: int | None = None,
+    pictures: bool = False,
+    dry_run: bool = False,
+) -> Report:
     """Publishes the whole lab at `lab_root` into `out` (default `site/` in it).
 
     Every entry of the ledger is verified on the way, and one that does not agree with its data is marked so. A page is
     made anew where its run, its entry, the code or its links changed since `out` was made (`state.py` says by what), in
     `jobs` processes. LabError when `out` is some other folder, or with `strict` when anything published held a secret (it
-    is masked either way), does not agree, or is of a run that is not here; then nothing is written."""
+    is masked either way), does not agree, or is of a run that is not here; then nothing is written. `pictures` draws into
+    `figures/` what experiments lack there, where a Chrome is found; `dry_run` makes it all, tells what it would reveal, and
+    leaves `out` as it is."""
     root = lab_root.resolve()
     target = Path(out or root / SITE).absolute()
     check_target(target, root)
     with site_lock(target):
-        return build(root, target, strict=strict, jobs=jobs)
+        return build(root, target, strict=strict, jobs=jobs, pictures=pictures, dry_run=dry_run)
 
 
 def publish_run(lab_root: Path, run_folder: Path, out: Path | None = None) -> Path:
@@ -113,12 +126,20 @@ def publish_run(lab_root: Path, run_folder: Path, out: Path | None = None) -> Pa
     return target / "runs" / run / "index.html"
 
 
-def build(root: Path, target: Path, strict: bool = False, jobs: int | None = None, only: str = "") -> Report:
+def build(
+    root: Path,
+    target: Path,
+    strict: bool = False,
+    jobs: int | None = None,
+    only: str = "",
+    pictures: bool = False,
+    dry_run: bool = False,
+) -> Report:
     """Makes the site and swaps it in. `only` names a run whose page is made whatever is there; pages of others that were
     made by other code then stay as they are."""
     scrubber, state = Scrubber(), read_state(target)
-    source = read_lab(root, scrubber)
-    with staged(target) as aside:
+    source = read_lab(root, scrubber, draw=pictures and not dry_run)
+    with staged(target, keep=not dry_run) as aside:
         site = source.site(aside)
         shared = {"shared": shared_key(root), "menu": site.menu.entries}
         folders = {run.id: folder_key(run.folder) for run in source.runs}
@@ -153,11 +174,14 @@ def build(root: Path, target: Path, strict: bool = False, jobs: int | None = Non
             figures=figures + sum(one.figures for one in made.values()),
             redactions=tuple(Redaction(*what, times) for what, times in sorted(masked.items()) if times),
             problems=(*problems, *(text for run in source.runs for text in made[run.id].problems)),
+            reveals=revealed(source.runs, written),
+            without_picture=tuple(lacking(root, source.runs)),
         )
         if strict:
             refuse_secrets(report)
             refuse_disagreement(ledger)
-    write_state(target, State(made, sweeps, "" if wrong else docs))
+    if not dry_run:
+        write_state(target, State(made, sweeps, "" if wrong else docs))
     return report
 
 
@@ -227,9 +251,9 @@ def check_sweeps(source: Source, state: State, folders: Mapping[str, str]) -> di
     return found
 
 
-def read_lab(root: Path, scrubber: Scrubber) -> Source:
+def read_lab(root: Path, scrubber: Scrubber, draw: bool = False) -> Source:
     """Reads what all pages share, redacted, and of each run what the index shows. A run folder that cannot be read
-    becomes a problem, not an error."""
+    becomes a problem, not an error. `draw` draws the pictures that experiments lack first."""
     runs, problems = [], []
     plain = Scrubber()  # what is masked in a run is counted where its page is made
     for folder in run_folders(root):
@@ -237,6 +261,8 @@ def read_lab(root: Path, scrubber: Scrubber) -> Source:
             runs.append(read_run(folder, plain, whole=False))
         except RunError as error:
             problems.append(f"{folder.name.removeprefix(PARTIAL)}: {str(error).replace(f'{folder}/', '')}")
+    if draw:
+        problems += draw_lacking(root, runs)
     ledgers = []
     for name, file, page in LEDGERS:
         path = root / file

@@ -39,14 +39,16 @@ def site_lock(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
-    """A folder to make the new site in, swapped in for `out` at the end; on an error `out` stays as it was."""
+def staged(out: Path, keep: bool = True) -> Iterator[Path]:
+    """A folder to make the new site in, swapped in for `out` at the end; on an error, or without `keep`, `out` stays as it
+    was."""
     aside = out.with_name(f".{out.name}-new-{os.getpid()}")
     try:
         aside.mkdir()
         put(aside / MARKER, MARKER_TEXT.encode())
         yield aside
-        swap(aside, out)
+        if keep:
+            swap(aside, out)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -14,7 +14,7 @@ import labkit
 from labkit.errors import LabError
 from labkit.lab.publish.made import Made, Site, Task, make_page
 
-FEW = 6  # runs that one process has done before another has started
+FEW = 24  # runs that one process has done before another has started
 MOST = 8  # processes
 
 
