@@ -144,37 +144,57 @@ class Deviation(Frozen):
 class RunRecord(Frozen):
     """Everything that is known of a run but its samples. Times are UTC; the host has no name in it."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True)  # the schema in the docs has them
+
     schema_version: Literal[1] = Field(1, alias="schema")
     id: str
+    """Its time, its experiment and eight random digits; the name of its folder."""
     experiment: str
     name: str | None = None
+    """A label of the person who ran it."""
     state: State
     reason: str = ""
+    """Why it ended as it did."""
     started: str
     ended: str | None = None
     parameters: dict[str, Any]
+    """All of the notebook's, those at their defaults too."""
     plan_hash: str | None = None
+    """Of the plan as first stored, in `plan.json`; null where there is none."""
     exploratory: bool = True
-    retrospective: bool = False  # the plan came after the first measurement
+    """Whether it has no plan."""
+    retrospective: bool = False
+    """Whether the plan came after the first measurement."""
     deviations: tuple[Deviation, ...] = ()
-    interactive: bool = False  # run by hand in a notebook, not by `lab run`
+    interactive: bool = False
+    """Whether it was run by hand in a notebook, not by `lab run`."""
     quick: bool | None = None
+    """Its `quick` parameter; null where it has none."""
     device: dict[str, Any] | None = None
+    """As the driver reports it: name, UUID, driver, limits, clocks, caps."""
     host: Host
     model: dict[str, Any] | None = None
+    """Its header as read from the file, its SHA-256, and bytes by type of weight."""
     shaders: dict[str, str] = {}
+    """SHA-256 of each shader's binary."""
     program_fingerprints: dict[str, str] = {}
+    """Hash of each recorded program: kernels, constants, grids, ranges."""
     git: Git | None = None
     packages: dict[str, str] = {}
     checks: tuple[Check, ...] = ()
     notes: tuple[str, ...] = ()
-    neighbours: Neighbours | None = None  # who shared the device; None where nobody looked
+    neighbours: Neighbours | None = None
+    """Who shared the device; null where nobody looked."""
     cells: Cells | None = None
-    notebook: str | None = None  # path inside the lab
-    notebook_sha256: str | None = None  # of the code cells alone
+    notebook: str | None = None
+    """Its path inside the lab."""
+    notebook_sha256: str | None = None
+    """Of the code cells alone."""
     resumed: tuple[Resumption, ...] = ()
     verdict: dict[str, Any] | None = None
+    """What the plan's rule says of this run alone."""
     artefacts: dict[str, str] = {}
+    """SHA-256 of each other file of the run, by name."""
 
     def to_json(self) -> str:
         """The text of `run.json`; nan and infinities become the strings `NaN`, `Infinity`, `-Infinity`."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FOLDER = "docs"
 FIRST = "docs/README.md"
 HOME = "docs/index.html"
-BESIDE = {"README.md": "docs/readme.html", "AGENTS.md": "docs/agents.html"}  # of the root: pages of the docs too
+BESIDE = {"AGENTS.md": "docs/agents.html"}  # of the root: pages of the docs too
 STYLE = "docs.css"
 KINDS = (".md", ".json")
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
