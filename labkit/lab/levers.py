@@ -273,6 +273,9 @@ declare(
 )  # fmt: skip
 declare("phase", about="Reading prompts or decoding", values="prefill, decode", acts="data", witness=CELLS)
 declare(
+    "policy", about="Where each request is sent", values="routed, or one runtime for all", acts="data", witness=CELLS
+)
+declare(
     "disable", about="Faster paths turned off (LABKIT_DISABLE)", values="coopmat, intdot, fp16, ... with commas",
     acts="restart", needs="device", witness=FINGERPRINT,
 )  # fmt: skip
