@@ -13,13 +13,14 @@ from command_lines import check_command, commands_of, fences
 
 from labkit.cli import lab
 from labkit.lab.experiments import find_experiment
+from labkit.lab.new import read_template
 
 pytestmark = pytest.mark.quick
 ROOT = Path(__file__).resolve().parents[2]
 HAND = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in HAND}
 COMMANDS = sorted({line for text in TEXTS.values() for line in commands_of(text)})
-MADE = ("kv-type", "template", "my-question")  # experiments that the pages tell to make
+MADE = ("eight-streams", "template", "my-question")  # experiments that the pages tell to make
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -72,7 +73,15 @@ def test_the_plan_that_is_shown_is_one_that_a_lab_takes():
     (code,) = (code for code in fences(TEXTS["docs/writing-an-experiment.md"], "python") if "lk.Plan(" in code)
     scope: dict[str, object] = {}
     exec(compile(code, "plan", "exec"), scope)
-    assert scope["plan"].rule.words() == "decode_tok_s at width=8 over width=1, in each block: at least 2"  # type: ignore[attr-defined]
+    assert scope["plan"].rule.words() == "decode_tok_s at streams=8 over streams=1, in each block: at least 2"  # type: ignore[attr-defined]
+
+
+def test_the_check_and_the_measurement_that_are_shown_are_the_template_s():
+    cells = read_template()["cells"]
+    there = {line.rstrip("\n") for cell in cells if cell["cell_type"] == "code" for line in cell["source"]}
+    (_, _, *shown) = fences(TEXTS["docs/writing-an-experiment.md"], "python")
+    assert [line for block in shown for line in block.splitlines() if line not in there] == []
+    assert len(shown) == 2
 
 
 def test_the_kernel_that_is_taken_apart_is_the_one_that_runs():
