@@ -106,7 +106,7 @@ class Roofline(View):
         points = [one for one in self.operations if one.flops and one.nbytes and one.gpu_ms > 0]
         if not points:
             return None
-        figure = go.Figure(layout={"template": register(), "height": 500})
+        figure = go.Figure(layout={"template": register()})
         left, right = self._span(points)
         for trace in self._roofs(left, right):
             figure.add_trace(trace)
@@ -118,6 +118,7 @@ class Roofline(View):
         figure.update_xaxes(type="log", title_text="FLOP a byte", range=[math.log10(left), math.log10(right)],
                             tickformat="~g", dtick="D2")  # fmt: skip
         figure.update_yaxes(type="log", title_text="GFLOP/s", rangemode="normal", tickformat="~g", dtick=1)
+        figure.update_layout(height=420 + 24 * len(figure.data))  # the legend names operations below one another
         subtitle = " · ".join(filter(None, [self.chosen, self.subtitle, "a point's area is its time"]))
         return claim(figure, self._claim(), subtitle)
 
@@ -266,7 +267,9 @@ def roofline(what: Any, *, width: int = 1, depth: int | None = None) -> Roofline
 
     if isinstance(what, Engine):
         at = max(1, what.context // 2) if depth is None else depth
-        return of_profile(what.profile(width, at), f"{what.model.name}, {width} streams at {at} positions")
+        return of_profile(
+            what.profile(width, at), f"{what.model.name}, {width} stream{'s' if width > 1 else ''} at {at} positions"
+        )
     if isinstance(what, Profile):
         return of_profile(what, "profile")
     if isinstance(what, StoredRun | Run):

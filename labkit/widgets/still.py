@@ -7,7 +7,10 @@ from labkit.show.pieces import Html, escape
 
 PLOTLY = "application/vnd.plotly.v1+json"
 CONFIG = {"displayModeBar": False, "displaylogo": False}  # `responsive` takes the height of a figure in an `Output`
-STYLE = "body{max-width:72em;margin:2em auto;padding:0 1em;font-family:system-ui,sans-serif;color-scheme:light dark}"
+STYLE = (
+    ":root{color-scheme:light dark}body{max-width:72em;margin:2em auto;padding:0 1em;font-family:system-ui,sans-serif}"
+    "th,td{padding:0.15em 0.6em}"
+)
 
 
 def figure_bundle(figure: Any) -> dict[str, Any]:
