@@ -15,6 +15,8 @@ class RequestRow(BaseModel):
     """The repetition it belongs to."""
     cell: dict[str, Any]
     """The knob values it was sent at."""
+    request: int | None = None
+    """Its number in the file of another tool that it came from."""
     slot: int | None = None
     """The place of the engine that answered it."""
     prompt_sha256: str | None = None

@@ -18,8 +18,11 @@ from labkit.cli import lab
 from labkit.errors import ParameterError
 from labkit.lab.levers import LEVERS
 from labkit.lab.reference import FOLDER, reference_files, stale_files
+from labkit.lab.request_row import RequestRow
 from labkit.measure.metrics import METRICS
+from labkit.measure.serving.requests import ABOUT, answer_row, request_row
 from labkit.runtimes.registry import kinds
+from labkit.runtimes.runtime import Answer, Ask
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = sorted((ROOT / "data" / "runs").iterdir())
@@ -97,10 +100,9 @@ def cell_of(text: str, column: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("run", RUNS, ids=lambda path: path.name)
 def test_every_file_of_a_stored_run_fits_its_schema(run, files):
     no_fault("run", json.loads((run / "run.json").read_text()), "run.json", files)
-    for name, part in (("plan", None), ("audit", "audit")):
+    for name in ("plan", "audit"):
         if (path := run / f"{name}.json").is_file():
-            document = json.loads(path.read_text())
-            no_fault(name, document[part] if part else document, path.name, files)
+            no_fault(name, json.loads(path.read_text()), path.name, files)
     for name in ("measurements", "starts", "telemetry"):
         if (path := run / f"{name}.csv").is_file():
             schema = json.loads(files[f"schemas/{name}.schema.json"])
@@ -121,6 +123,27 @@ def test_every_event_and_every_file_of_claims_fits_its_schema(files):
         assert set(header) == set(schema["properties"])
         for row in rows_of(path, schema):
             no_fault("claims", row, path.name, files)
+
+
+def test_whoever_writes_a_request_writes_known_columns(files):
+    about = {"content": "prose", "nominal_prompt_tokens": 3, "context_tokens": 1, "sized": "ids", "images": 1,
+             "image_pixels": 64, "cache": "warm"}  # fmt: skip
+    assert set(about) == set(ABOUT)
+    answer = Answer(
+        Ask((1, 2, 3), 4, about=about), submit_s=1.0, times=(2.0, 2.0, 3.0), end_s=3.5, due_s=0.5, text="a", reasoning="b",
+        token_ids=(4, 5, 6), prompt_tokens=3, completion_tokens=3, cached_tokens=0, drafted=2, accepted=1,
+        timings={"prompt_ms": 1.0}, finish="length", notes=("odd",),
+    )  # fmt: skip
+    failed = Answer(Ask("a", 1), submit_s=1.0, failed="closed", error="it went away")
+    told = [
+        answer_row(answer), answer_row(failed),
+        request_row(1, prompt=3, completion=2, submit_s=0.0, ttft_s=0.1, e2e_s=0.3, gaps_s=[0.2], cached=0, error="x"),
+    ]  # fmt: skip
+    for row in told:
+        assert set(row) - set(RequestRow.model_fields) == set()
+        no_fault("requests", {"block": 0, "cell": {"streams": 1}, **row}, "row", files)
+    known = set(RequestRow.model_fields) - {"block", "cell"}
+    assert known - {name for row in told for name in row} == {"slot", "start_s", "settings"}
 
 
 def test_a_schema_refuses_what_is_no_such_file(files):

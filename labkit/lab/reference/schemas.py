@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, get_type_hints
 from pydantic import BaseModel, TypeAdapter
 
 from labkit.audit.claims import NUMBERS, OPTIONAL, REQUIRED
-from labkit.audit.report import Audit
+from labkit.audit.stored import StoredAudit
+from labkit.lab.archive import MANIFEST, Manifest
 from labkit.lab.events import AnyEvent
 from labkit.lab.measurements import Measurement
 from labkit.lab.plan import Plan
@@ -17,6 +18,8 @@ from labkit.lab.reference.registry import Pages, reference
 from labkit.lab.reference.text import code, head, one_line, prose, table
 from labkit.lab.request_row import RequestRow
 from labkit.lab.starts import Start
+from labkit.lab.suite import SuiteFile
+from labkit.lab.sweep_file import SweepFile
 from labkit.measure.telemetry import Reading
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -47,7 +50,10 @@ def files() -> Iterator[File]:
     yield File(
         "telemetry", f"{run}/telemetry.csv", of_row(Reading, first={"time_s": float}), "labkit/measure/telemetry.py"
     )
-    yield File("audit", f"{run}/audit.json, its `audit`", of_model(Audit), "labkit/audit/report.py")
+    yield File("audit", f"{run}/audit.json", of_model(StoredAudit), "labkit/audit/stored.py")
+    yield File("sweep", "data/sweeps/SWEEP.json", of_model(SweepFile), "labkit/lab/sweep_file.py")
+    yield File("rerun", "data/reruns/RERUN.json", of_model(SuiteFile), "labkit/lab/suite.py")
+    yield File("manifest", f"RUN.zip/{MANIFEST}", of_model(Manifest), "labkit/lab/archive.py")
     yield File("event", "data/ledger/EVENT.json", of_events(), "labkit/lab/events.py")
     yield File("claims", "data/claims/*.csv", of_claims(), "labkit/audit/claims.py")
 
