@@ -12,7 +12,8 @@ from labkit.vulkan.compile import shader_root
 from labkit.vulkan.device import Device
 from labkit.vulkan.kernel import Kernel
 from labkit.widgets import kernel_lab
-from labkit.widgets.kernel_lab import KernelLab, Trial, faults, text_of
+from labkit.widgets.kernel_lab import KernelLab, text_of
+from labkit.widgets.trial import Trial, faults
 
 SCALE = """#version 450
 #extension GL_EXT_buffer_reference : require
