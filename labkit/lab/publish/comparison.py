@@ -180,7 +180,7 @@ def picture(
     axis: dict[str, Any] = {"automargin": True, "zeroline": False}
     axis |= {"showgrid": True, "ticks": "outside", "nticks": 6, "ticksuffix": "×" if what == "effect" else ""}
     if ends and min(ends) > 0 and max(ends) / min(ends) >= 8:
-        axis |= {"type": "log", "tickformat": "~g"}
+        axis |= {"type": "log", "tickformat": "~g"} | ({"dtick": "D2"} if max(ends) / min(ends) < 1000 else {})
     where = f"{len(runs)} run{'s' * (len(runs) > 1)} on {len(devices)} device{'s' * (len(devices) > 1)}"
     layout: dict[str, Any] = {
         "title": {

@@ -29,6 +29,7 @@ HEADLINE = re.compile(
 )
 ENTRY = re.compile(r'<h[1-6] id="(?P<id>[^"]*)">.*?</h[1-6]>', re.DOTALL)
 EFFECT = re.compile(r"(?<![\w.])-?[\d.]+×? \[-?[\d.]+, -?[\d.]+\]")  # a number with its interval: kept on one line
+RUNS_SHOWN = 6  # of a question in the index; older ones are folded
 SORTABLE = "levers.html"  # its tables can be sorted
 LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
 OUTCOMES = {words: outcome for outcome, words in ENDINGS.items()}
@@ -243,6 +244,7 @@ def index_page(
             menu=menu.entries,
             lab_name=lab_name,
             groups=questions,
+            shown=RUNS_SHOWN,
             run_count=len(runs),
             newest=when_text(runs[0].record.started) if runs else "",
             problems=problems,
