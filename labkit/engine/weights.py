@@ -12,8 +12,8 @@ from labkit.models.config import ModelConfig
 from labkit.models.model import Model
 from labkit.models.operations import forward
 from labkit.models.shapes import AnyModel, ShapeModel
-from labkit.ops.linear import Matrix, upload
-from labkit.ops.weights import interleave, pack
+from labkit.ops.linear import Matrix, stream
+from labkit.ops.weights import interleave
 from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Pool
 
@@ -105,10 +105,20 @@ class ResidentWeights:
     def _matrix(self, model: AnyModel, names: tuple[str, ...], *, interleaved: bool = False) -> Matrix:
         """One matrix of tensors of one type: their rows side by side, or taking turns."""
         assert isinstance(model, Model)
-        first = model.tensors[names[0]]
-        parts = [model.raw(n).reshape(model.tensors[n].shape[0], -1) for n in names]
-        rows = interleave(*parts) if interleaved else np.concatenate(parts) if len(parts) > 1 else parts[0]
-        return upload(self.pool, pack(rows, first.type.name, first.shape[1]), " | ".join(names))
+        first, counts = model.tensors[names[0]], [model.tensors[n].shape[0] for n in names]
+        starts = [0, *itertools.accumulate(counts)]
+
+        def take(start: int, stop: int) -> np.ndarray:
+            if interleaved:  # pieces are whole tiles, so of even length
+                return interleave(*(model.rows(n, start // 2, stop // 2) for n in names))
+            parts = [
+                model.rows(n, max(start - begin, 0), min(stop - begin, count))
+                for n, begin, count in zip(names, starts[:-1], counts, strict=True)
+                if start < begin + count and stop > begin
+            ]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return stream(self.pool, take, starts[-1], first.shape[1], first.type.name, " | ".join(names))
 
     def _vector(self, model: AnyModel, names: tuple[str, ...]) -> Buffer:
         """Vectors side by side."""
@@ -146,8 +156,8 @@ def _loader(model: AnyModel) -> type[ResidentWeights]:
 def _key(model: AnyModel, device: Device) -> Any:
     if isinstance(model, ShapeModel):
         return (model.name, id(device))
-    stat = model.path.stat()
-    return (str(model.path.resolve()), stat.st_size, stat.st_mtime_ns, id(device))
+    stats = [(str(path.resolve()), path.stat()) for path in model.files]
+    return (*((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats), id(device))
 
 
 def is_loaded(model: AnyModel, device: Device) -> bool:

@@ -81,7 +81,8 @@ def models_folder() -> Path:
 def locate(source: str | os.PathLike[str]) -> Path:
     """The file that `source` names, fetched first where the catalogue or the hub has it and the disk does not.
 
-    A catalogue name, `hf:owner/repository/file.gguf`, the name of a file in the models folder, or a path.
+    A catalogue name, `hf:owner/repository/file.gguf`, the name of a file in the models folder, or a path, which may be
+    that of a folder with .safetensors files.
     Raises ModelError where it is none of these.
     """
     if not isinstance(source, str | os.PathLike) or not str(source).strip():
@@ -95,9 +96,9 @@ def locate(source: str | os.PathLike[str]) -> Path:
     except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, a home that does not exist
         raise ModelError(f"{str(text)[:80]!r} names no model: {getattr(error, 'strerror', None) or error}") from None
     if is_folder:
-        raise _folder_error(path)
+        return _model_folder(path)
     if path.suffix == ".safetensors":
-        raise ModelError(f"{path} is a .safetensors file; labkit reads only GGUF so far, name a .gguf file")
+        raise ModelError(f"{path} is a .safetensors file; name the folder that holds it, with its config.json")
     if exists or path.is_absolute():
         return path
     for stored in (models_folder() / path, models_folder() / f"{path}.gguf"):
@@ -110,7 +111,9 @@ def locate(source: str | os.PathLike[str]) -> Path:
 
 def name_of(path: Path) -> str:
     """What to call the model in `path`: its catalogue name, else the file's name without the suffix."""
-    return next((entry.name for entry in CATALOGUE.values() if entry.path == path), path.stem)
+    return next(
+        (entry.name for entry in CATALOGUE.values() if entry.path == path), path.name if path.is_dir() else path.stem
+    )
 
 
 def _here(name: str) -> Path | None:
@@ -135,13 +138,14 @@ def _target(source: str) -> Path:
     return models_folder() / Path(source).name
 
 
-def _folder_error(folder: Path) -> ModelError:
+def _model_folder(folder: Path) -> Path:
+    """`folder` itself where it is a model. Raises ModelError with what to name instead."""
+    if any(folder.glob("*.safetensors")):
+        return folder.absolute()
     inside = sorted(folder.glob("*.gguf"))
     if inside:
-        return ModelError(f"{folder} is a folder; name a file inside it, such as {inside[0]}")
-    if any(folder.glob("*.safetensors")):
-        return ModelError(f"{folder} holds .safetensors files; labkit reads only GGUF so far, name a .gguf file")
-    return ModelError(f"{folder} is a folder without a .gguf file")
+        raise ModelError(f"{folder} is a folder; name a file inside it, such as {inside[0]}")
+    raise ModelError(f"{folder} is a folder without a .gguf file or .safetensors files")
 
 
 @dataclass(frozen=True)

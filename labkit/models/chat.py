@@ -106,7 +106,7 @@ def _end(worker: "subprocess.Popen[str]") -> None:
 def _special_texts(metadata: Mapping[str, Any]) -> dict[str, str]:
     """`bos_token`, `eos_token`, … as templates know them; an absent one is left undefined."""
     tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, StringArray):
+    if not isinstance(tokens, StringArray | tuple):
         return {}
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
     texts = {}

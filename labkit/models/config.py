@@ -5,11 +5,43 @@ import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
 
 from labkit.errors import ModelError
-from labkit.models.gguf import GgufFile
+from labkit.models.gguf import Tensor
 from labkit.models.tensor_types import runnable_types
+
+
+class ModelFile(Protocol):
+    """What a model is read from: a GGUF file, or a folder that is read as one would be."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that decide what the model computes."""
+        ...
+
+    def raw(self, tensor: Tensor) -> np.ndarray:
+        """The tensor's bytes, uint8 [nbytes]."""
+        ...
+
+    def rows(self, tensor: Tensor, start: int, stop: int) -> np.ndarray:
+        """Some rows of a matrix, uint8 [rows, bytes]."""
+        ...
+
+    def digest(self) -> str:
+        """SHA-256 of what decides what the model computes."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,14 +120,18 @@ class ModelConfig:
 class Architecture:
     """How one architecture is written in a GGUF file.
 
+    `pairing`: of its rotation there; `folders`: whether hub folders of this model_type are read too.
+
     `read_config` turns metadata and tensors into a ModelConfig; `tensor_shapes` names every tensor with its shape;
     `ignored` says which further tensors carry nothing the computation needs.
     """
 
     name: str
-    read_config: Callable[[GgufFile], ModelConfig]
+    read_config: Callable[[ModelFile], ModelConfig]
     tensor_shapes: Callable[[ModelConfig], Mapping[str, tuple[int, ...]]]
     ignored: Callable[[str], bool]
+    pairing: Literal["interleaved", "half"]
+    folders: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {}
@@ -119,7 +155,7 @@ def architecture_named(name: object) -> Architecture:
     return ARCHITECTURES[str(name)]
 
 
-def architecture_of(file: GgufFile) -> Architecture:
+def architecture_of(file: ModelFile) -> Architecture:
     """The architecture `file` names. Raises ModelError with the known ones where it is none of them."""
     try:
         return architecture_named(file.metadata.get("general.architecture"))
@@ -127,7 +163,7 @@ def architecture_of(file: GgufFile) -> Architecture:
         raise ModelError(f"{file.path}: {error}") from None
 
 
-def read_config(file: GgufFile) -> ModelConfig:
+def read_config(file: ModelFile) -> ModelConfig:
     """The ModelConfig of `file`, its tensors checked. Raises ModelError where labkit cannot run it."""
     architecture = architecture_of(file)
     if (parts := file.metadata.get("split.count", 1)) not in (0, 1):
@@ -140,7 +176,7 @@ def read_config(file: GgufFile) -> ModelConfig:
     return config
 
 
-def check_tensors(file: GgufFile, architecture: Architecture, config: ModelConfig) -> None:
+def check_tensors(file: ModelFile, architecture: Architecture, config: ModelConfig) -> None:
     """Raise ModelError unless `file` holds exactly the tensors of `config`, in shapes and types labkit runs."""
     expected = architecture.tensor_shapes(config)
     for name, shape in expected.items():
@@ -163,7 +199,7 @@ def check_tensors(file: GgufFile, architecture: Architecture, config: ModelConfi
 class Metadata:
     """Typed reading of a file's metadata under one architecture's prefix; ModelError names the key that is wrong."""
 
-    def __init__(self, file: GgufFile, prefix: str) -> None:
+    def __init__(self, file: ModelFile, prefix: str) -> None:
         self._file, self._prefix = file, prefix
 
     def _get(self, key: str, default: Any) -> Any:

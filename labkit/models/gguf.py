@@ -5,6 +5,7 @@ description of each tensor; padding; the tensors' bytes. Every count, length and
 file before it is used, so a damaged or hostile file ends in one ModelError and allocates nothing.
 """
 
+import hashlib
 import math
 import mmap
 import os
@@ -104,7 +105,7 @@ class GgufFile:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._map, self._buffer = _map_file(self.path)
+        self._map, self._buffer = map_file(self.path)
         self._end = len(self._buffer)
         self._place = 0
         self._strings_left = MAX_STRINGS
@@ -121,6 +122,20 @@ class GgufFile:
         if self._bytes is None:
             raise ModelError(f"{self.path} is closed; open the model again to read its tensors")
         return self._bytes[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def rows(self, tensor: Tensor, start: int, stop: int) -> np.ndarray:
+        """Rows `start` to `stop` of a matrix as a read-only view, uint8 [rows, bytes]. Raises ModelError once closed."""
+        return self.raw(tensor).reshape(tensor.shape[0], -1)[start:stop]
+
+    @property
+    def files(self) -> list[Path]:
+        """The file itself: what decides what the model computes."""
+        return [self.path]
+
+    def digest(self) -> str:
+        """SHA-256 of the whole file."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def close(self) -> None:
         """Let go of the file; views handed out keep their own hold on it."""
@@ -261,7 +276,7 @@ class GgufFile:
         return value
 
 
-def _map_file(path: Path) -> tuple[mmap.mmap, memoryview]:
+def map_file(path: Path) -> tuple[mmap.mmap, memoryview]:
     """The whole of `path`, memory-mapped read-only; ModelError where it is not a readable, non-empty file."""
     try:
         status = path.stat()  # before opening: a named pipe would block

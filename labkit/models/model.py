@@ -1,6 +1,5 @@
 """`Model`: one model file opened for reading, with its shape, tensors, tokenizer and chat template."""
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -11,13 +10,22 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import ModelError
-from labkit.models.config import ModelConfig, read_config
+from labkit.models.config import ModelConfig, ModelFile, read_config
 from labkit.models.gguf import GgufFile, Tensor
 from labkit.models.tokenizer import Tokenizer
 
 
+def _open(path: Path) -> ModelFile:
+    if not path.is_dir():
+        return GgufFile(path)
+    from labkit.models.folder import ModelFolder
+
+    return ModelFolder(path)
+
+
 class Model:
-    """A model by catalogue name ("smollm2-135m"), by path of a .gguf file, or "hf:owner/repo/file.gguf".
+    """A model by catalogue name ("smollm2-135m"), by path of a .gguf file or of a folder with config.json and
+    .safetensors files of BF16, F16 or F32, or "hf:owner/repo/file.gguf".
 
     A catalogue or hub model that is not on the disk is fetched first, with its progress on stderr.
     `name` is the catalogue's, else the file's without its suffix. Raises ModelError, in one line, for a file that is
@@ -28,7 +36,7 @@ class Model:
         from labkit.models.catalogue import locate, name_of
 
         self.path: Path = locate(source)
-        self._file = GgufFile(self.path)
+        self._file: ModelFile = _open(self.path)
         self.config: ModelConfig = read_config(self._file)
         self.tensors: dict[str, Tensor] = self._file.tensors
         self.metadata: Mapping[str, Any] = self._file.metadata
@@ -37,6 +45,15 @@ class Model:
     def raw(self, name: str) -> np.ndarray:
         """The bytes of tensor `name`, a read-only uint8 view of the file [nbytes]. ModelError if there is none."""
         return self._file.raw(self._tensor(name))
+
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Rows `start` to `stop` of matrix `name` in its own type, uint8 [rows, bytes]. ModelError if there is none."""
+        return self._file.rows(self._tensor(name), start, stop)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that decide what the model computes: the .gguf file, or a folder's config.json and weights."""
+        return self._file.files
 
     def array(self, name: str) -> np.ndarray:
         """Tensor `name` dequantised to float32, in its `shape`. ModelError if there is none."""
@@ -70,9 +87,8 @@ class Model:
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the whole file, computed when first asked for (about a second a gigabyte)."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """SHA-256 of the whole file, or over a folder's files, computed when first asked for (a second a gigabyte)."""
+        return self._file.digest()
 
     @property
     def nbytes(self) -> int:

@@ -28,7 +28,7 @@ _QWEN35 = (
 _LLAMA3 = _QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 
 # Token types of `tokenizer.ggml.token_type`
-_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+NORMAL, _UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 1, 2, 3, 4, 5
 # Texts that end a generation wherever they are control tokens, as in llama.cpp
 _END_TEXTS = frozenset(
     [
@@ -69,6 +69,15 @@ PRE_TOKENIZERS: dict[str, PreTokenizer] = {
     "qwen35": PreTokenizer(_QWEN35),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), PreTokenizer(_LLAMA3, ignore_merges=True, add_bos=True)),
 }
+
+
+def pre_tokenizer_named(expression: str | None, single_digits: bool, ignore_merges: bool) -> str | None:
+    """The name of the pre-tokenizer that cuts so, or None."""
+    wanted = (expression, single_digits, ignore_merges)
+    for name, known in PRE_TOKENIZERS.items():
+        if (known.expression, known.single_digits, known.ignore_merges) == wanted:
+            return name
+    return None
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -143,9 +152,9 @@ class Tokenizer:
         if not 0 <= token_id < len(self._tokens):
             raise ParameterError(f"{token_id} is not a token id; the vocabulary has {len(self._tokens)}")
         text, kind = self._tokens[token_id], self._types[token_id]
-        if kind in (_CONTROL, _UNKNOWN):
+        if kind in (CONTROL, _UNKNOWN):
             return text.encode() if special else b""
-        if kind == _USER_DEFINED:
+        if kind == USER_DEFINED:
             return text.encode()
         try:
             return bytes([_BYTES[character] for character in text])
@@ -158,7 +167,7 @@ class Tokenizer:
 
     def is_control(self, token_id: int) -> bool:
         """True for ids that stand for no text, such as the end of a turn."""
-        return self._types[token_id] in (_CONTROL, _UNKNOWN)
+        return self._types[token_id] in (CONTROL, _UNKNOWN)
 
     def _id_at(self, metadata: Mapping[str, Any], key: str, where: str) -> int | None:
         value = metadata.get(f"tokenizer.ggml.{key}")
@@ -172,7 +181,7 @@ class Tokenizer:
         named = (self._id_at(metadata, key, where) for key in ("eos_token_id", "eot_token_id", "eom_token_id"))
         ids = {each for each in named if each is not None}
         for token_id, (text, kind) in enumerate(zip(self._tokens, self._types, strict=True)):
-            if kind == _CONTROL and text in _END_TEXTS:
+            if kind == CONTROL and text in _END_TEXTS:
                 ids.add(token_id)
         return ids
 
@@ -235,9 +244,9 @@ def _read_vocabulary(metadata: Mapping[str, Any], where: str) -> tuple[list[str]
     lists = []
     for key in ("tokens", "merges"):
         array = metadata.get(f"tokenizer.ggml.{key}")
-        if not isinstance(array, StringArray):
+        if not isinstance(array, StringArray | tuple):
             raise ModelError(f"{where} lacks tokenizer.ggml.{key}, or it is not a list of texts; the file is damaged")
-        lists.append(array.strings())
+        lists.append(list(array))
     tokens, merges = lists
     if not tokens:
         raise ModelError(f"{where}: tokenizer.ggml.tokens is empty; the file is damaged")
@@ -272,7 +281,7 @@ def _build(
         cut.append(pre_tokenizers.Split(Regex(pre.expression), "isolated"))
         cut.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     backend.pre_tokenizer = pre_tokenizers.Sequence(cut)
-    parsed = (_USER_DEFINED, _CONTROL, _UNKNOWN) if special else (_USER_DEFINED,)
+    parsed = (USER_DEFINED, CONTROL, _UNKNOWN) if special else (USER_DEFINED,)
     backend.add_tokens(
         [
             AddedToken(text, normalized=False)

@@ -1,5 +1,7 @@
 """linear: activations times a weight matrix in resident tiles, with an optional residual or SwiGLU epilogue."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from labkit.errors import ParameterError
@@ -7,6 +9,7 @@ from labkit.ops import linear_gemm, linear_int8
 from labkit.ops.carried_norm import ROWS, Carried, Carry
 from labkit.ops.gemm_cuts import Gemm
 from labkit.ops.int8_tiles import Int8Tiles
+from labkit.ops.layouts import TILE
 from labkit.ops.linear_call import CARRYING, EPILOGUES, FINISHING, Call, Matrix, Norm, RopeKV
 from labkit.ops.linear_cuts import (
     Coopmat,
@@ -28,7 +31,8 @@ from labkit.vulkan.device import Device
 from labkit.vulkan.memory import Buffer, Pool
 from labkit.vulkan.program import Program
 
-__all__ = ["Matrix", "Norm", "RopeKV", "absorbs_norm", "linear", "record", "reference", "upload"]
+__all__ = ["Matrix", "Norm", "RopeKV", "absorbs_norm", "linear", "record", "reference", "stream", "upload"]
+PIECE = 4 << 20  # bytes of a file's rows packed at once while a matrix is put on a device
 
 
 def reference(x: np.ndarray, weight: np.ndarray, epilogue: str = "store", y: np.ndarray | None = None) -> np.ndarray:
@@ -46,6 +50,40 @@ def upload(pool: Pool, packed: PackedWeights, name: str = "") -> Matrix:
     """Put packed weights on the device of `pool`."""
     scales = None if packed.scales is None else pool.buffer(packed.scales, label=f"{name} scales")
     return Matrix(packed.layout, packed.n, packed.k, pool.buffer(packed.codes, label=name), scales, name)
+
+
+def stream(
+    pool: Pool,
+    take: Callable[[int, int], np.ndarray],
+    n: int,
+    k: int,
+    file_type: str,
+    name: str = "",
+    most: int = PIECE,
+) -> Matrix:
+    """Put a matrix [n, k] on the device of `pool` piece by piece, of about `most` bytes: take(start, stop) gives its rows in
+    blocks of `file_type`, uint8 [rows, bytes]. Raises ModelError as `pack` does."""
+    planes: list[Buffer | None] = [None, None]
+    layout, start, row_bytes = "", 0, 0
+    while start < n:
+        stop = min(n, start + max(most // row_bytes // TILE, 1) * TILE if row_bytes else TILE)
+        rows = take(start, stop)
+        packed, row_bytes = pack(rows, file_type, k), max(rows.shape[1], 1)
+        layout, tiles = packed.layout, -(-(stop - start) // TILE)
+        for i, content in enumerate((packed.codes, packed.scales)):
+            if content is None:
+                continue
+            each = content.nbytes // tiles
+            if planes[i] is None:
+                label = f"{name} scales" if i else name
+                planes[i] = pool.buffer(each * -(-n // TILE), label=label)
+            target = planes[i]
+            assert target is not None
+            target.upload(content, start // TILE * each)
+        start = stop
+    codes, scales = planes
+    assert codes is not None
+    return Matrix(layout, n, k, codes, scales, name)
 
 
 def absorbs_norm(device: Device, cut: Cut, matrix: Matrix, rows: int) -> bool:

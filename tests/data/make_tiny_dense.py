@@ -7,6 +7,7 @@ NAME.gguf (F32) or the folder NAME (as `save_pretrained` leaves it, with tokeniz
 The reference of a folder is transformers on the weights as its type rounds them, all else in float32.
 """
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -85,10 +86,11 @@ def make(folder: Path, name: str) -> None:
         write_gguf(path, name, model, tokens, merges)
     else:
         path = folder / name
-        kept = model.state_dict()
-        model.to(getattr(torch, dtype)).save_pretrained(path)
-        model.load_state_dict({key: value.to(getattr(torch, dtype)).float() for key, value in kept.items()})
-        model.float()
+        kind = getattr(torch, dtype)
+        copy.deepcopy(model).to(kind).save_pretrained(path)  # a copy: the frequencies of the rotation are rounded with it
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.to(kind).float())
         tokenizer.save(str(path / "tokenizer.json"))
         names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "chat_template": CHATML}
         (path / "tokenizer_config.json").write_text(json.dumps(names, indent=1) + "\n")

@@ -34,7 +34,7 @@ def test_chunks_and_companions_change_no_bit(tiny, device, name):
     assert beside.top_logprobs == alone.top_logprobs
 
 
-@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-f32", "mistral-f32"])
+@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-folder", "mistral-folder"])
 def test_programs_as_a_gpu_gets_them_say_what_exact_ones_do(tiny, coopmat_device, monkeypatch, name):
     prompts = [words(1, 150), words(2, 40), words(3, 7)]  # blocks of a prompt's rows, and rows alone
     asked = {"max_tokens": 6, "ignore_eos": True}

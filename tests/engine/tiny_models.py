@@ -7,7 +7,8 @@ import numpy as np
 from labkit.models.model import Model
 
 TINY = Path(__file__).resolve().parents[1] / "data" / "tiny"
-FILES = sorted(path.stem for path in TINY.glob("*.gguf"))
+FOLDERS = sorted(path.name for path in TINY.iterdir() if path.is_dir())
+FILES = sorted([*(path.stem for path in TINY.glob("*.gguf")), *FOLDERS])
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -22,7 +23,7 @@ class Tiny:
     """One tiny model with what transformers says of it: prompt, greedy ids, logits [24, vocab] behind each."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.path = name, TINY / f"{name}.gguf"
+        self.name, self.path = name, TINY / (name if name in FOLDERS else f"{name}.gguf")
         self.model = Model(self.path)
         with np.load(TINY / f"{name}.npz") as reference:
             self.prompt = reference["prompt"].tolist()

@@ -253,11 +253,7 @@ def test_a_source_that_names_nothing_is_one_line(source: Any, models_folder: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_folders_and_safetensors_say_that_only_gguf_is_read(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").touch()
-    for source in (tmp_path, tmp_path / "model.safetensors"):
-        with pytest.raises(ModelError, match="reads only GGUF so far"):
-            Model(source)
+def test_a_folder_of_gguf_files_says_to_name_one(tmp_path: Path) -> None:
     shutil.copy(TINY / "odd-q8_0.gguf", tmp_path / "a.gguf")
     with pytest.raises(ModelError, match=r"name a file inside it, such as .*a\.gguf"):
         Model(tmp_path)

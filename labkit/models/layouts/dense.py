@@ -8,8 +8,7 @@ from typing import Literal
 import numpy as np
 
 from labkit.errors import ModelError
-from labkit.models.config import Architecture, Metadata, ModelConfig, register_architecture
-from labkit.models.gguf import GgufFile
+from labkit.models.config import Architecture, Metadata, ModelConfig, ModelFile, register_architecture
 from labkit.ops.rope import yarn_factors, yarn_scale
 
 # Changes of the computation other files may ask for, with the value that means "no change".
@@ -39,11 +38,13 @@ def register_dense(
             lambda file: read_dense(file, name, pairing),
             lambda config: dense_tensors(config, more(config)),
             ignored=lambda tensor: bool(_IGNORED.fullmatch(tensor)),
+            pairing=pairing,
+            folders=True,
         )
     )
 
 
-def read_dense(file: GgufFile, name: str, pairing: Literal["interleaved", "half"]) -> ModelConfig:
+def read_dense(file: ModelFile, name: str, pairing: Literal["interleaved", "half"]) -> ModelConfig:
     """The ModelConfig of a file. Raises ModelError for missing or impossible values and unsupported features."""
     metadata = Metadata(file, name)
     for key, neutral in _NEUTRAL.items():
@@ -78,7 +79,7 @@ def read_dense(file: GgufFile, name: str, pairing: Literal["interleaved", "half"
     )
 
 
-def _vocabulary(file: GgufFile, name: str) -> int:
+def _vocabulary(file: ModelFile, name: str) -> int:
     """Rows of the embedding table, checked against the token list where the file has one."""
     table = file.tensors.get("token_embd.weight")
     if table is None:
@@ -91,7 +92,7 @@ def _vocabulary(file: GgufFile, name: str) -> int:
     return table.shape[0]
 
 
-def _windows(file: GgufFile, metadata: Metadata, layers: int) -> tuple[int, ...]:
+def _windows(file: ModelFile, metadata: Metadata, layers: int) -> tuple[int, ...]:
     """The sliding window of each layer: one size, of all layers or of those that `sliding_window_pattern` marks."""
     window = metadata.integer("attention.sliding_window", 0)
     if not 0 <= window <= 1 << 31:
@@ -105,7 +106,7 @@ def _windows(file: GgufFile, metadata: Metadata, layers: int) -> tuple[int, ...]
 
 
 def _rotation(
-    file: GgufFile, metadata: Metadata, rope_dim: int, theta: float, context: int
+    file: ModelFile, metadata: Metadata, rope_dim: int, theta: float, context: int
 ) -> tuple[tuple[float, ...] | None, float]:
     """Divisors of the rotation frequencies, and what cosines and sines are multiplied with: by the scaling the metadata
     names, times the file's own divisors (llama 3.1 and later)."""
@@ -138,7 +139,7 @@ def _rotation(
     return (None if (factors == 1).all() else tuple(factors.tolist())), scale
 
 
-def _yarn(file: GgufFile, metadata: Metadata, rope_dim: int, theta: float, factor: float, original: int) -> np.ndarray:
+def _yarn(file: ModelFile, metadata: Metadata, rope_dim: int, theta: float, factor: float, original: int) -> np.ndarray:
     metadata.refuse("rope.scaling.yarn_ext_factor", 1.0)
     metadata.refuse("rope.scaling.yarn_attn_factor", 1.0)
     metadata.refuse("rope.scaling.yarn_log_multiplier", 0.0)
@@ -151,7 +152,7 @@ def _yarn(file: GgufFile, metadata: Metadata, rope_dim: int, theta: float, facto
     return np.array(yarn_factors(rope_dim, theta, factor, original, beta_fast=fast, beta_slow=slow))
 
 
-def _llama3(file: GgufFile, metadata: Metadata, frequencies: np.ndarray, factor: float, original: int) -> np.ndarray:
+def _llama3(file: ModelFile, metadata: Metadata, frequencies: np.ndarray, factor: float, original: int) -> np.ndarray:
     """Llama 3.1's rule (llama-models, `apply_scaling`), where a file states it rather than holding the divisors."""
     low, high = (metadata.number(f"rope.scaling.{end}_freq_factor") for end in ("low", "high"))
     if not (math.isfinite(low) and math.isfinite(high) and 0 < low < high):
