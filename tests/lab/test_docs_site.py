@@ -1,11 +1,14 @@
 """The documentation on the site: pages from docs/*.md with their navigation, and links that lead somewhere, from the disk."""
 
 import posixpath
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from chromium import Tab, chromium
 from synthetic_lab import DONE, make_lab
 
 from labkit.lab.publish import publish, publish_run
@@ -156,11 +159,52 @@ def test_a_lab_without_documentation_has_none_on_its_site(tmp_path: Path) -> Non
     assert "Docs" not in (lab / "site" / "index.html").read_text()
 
 
-def test_the_links_of_this_repository_s_documentation_lead_somewhere(tmp_path: Path) -> None:
-    site = read_lab(ROOT, Scrubber()).site(tmp_path)
-    scrubber = Scrubber()
-    assert write_docs(tmp_path, site, scrubber) == []
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of this repository's documentation, with the style that all pages share; every link of theirs is good."""
+    site, scrubber = tmp_path_factory.mktemp("a site with spaces"), Scrubber()
+    assert write_docs(site, read_lab(ROOT, Scrubber()).site(site), scrubber) == []
     assert scrubber.found() == []
-    start = Page(tmp_path / "docs" / "start-here.html")
+    style = files("labkit.lab.publish") / "assets" / "site.css"
+    (site / "assets" / "site.css").write_bytes(style.read_bytes())
+    (site / "figures").symlink_to(ROOT / "figures")
+    return site / "docs"
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with chromium() as opened:
+        yield opened
+
+
+def test_the_links_of_this_repository_s_documentation_lead_somewhere(own: Path) -> None:
+    start = Page(own / "start-here.html")
     assert "../docs/reference/cli.html" in start.links
     assert "../findings.html" in start.links
+
+
+@pytest.mark.browser
+def test_every_page_opens_from_the_disk_asks_nobody_and_fits_a_phone(own: Path, tab: Tab) -> None:
+    tab.size(390, 844)
+    found = sorted(own.rglob("*.html"))
+    assert len(found) > 15
+    for page in found:
+        tab.open(page)
+        assert [url for url in tab.requests if not url.startswith(("file:", "data:"))] == []
+        assert tab.complaints == [], page.name
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390, page.name
+        assert tab.evaluate("document.querySelectorAll('h1').length") == 1, page.name
+        assert tab.evaluate("[...document.images].every(i => i.loading === 'lazy' || i.naturalWidth > 0)"), page.name
+
+
+@pytest.mark.browser
+def test_the_list_of_pages_stands_beside_the_text_where_there_is_room(own: Path, tab: Tab) -> None:
+    box = "document.querySelector('{}').getBoundingClientRect()"
+    beside = f"{box.format('.doc-pages')}.right < {box.format('h1')}.left"
+    tab.size(1300, 900)
+    tab.open(own / "engines.html")
+    assert tab.evaluate(beside) is True
+    assert tab.evaluate("document.querySelector('.doc-pages [aria-current]').textContent") == "Asking other engines"
+    tab.size(800, 900)
+    tab.open(own / "engines.html")
+    assert tab.evaluate(beside) is False
