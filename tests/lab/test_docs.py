@@ -21,6 +21,7 @@ HAND = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in HAND}
 COMMANDS = sorted({line for text in TEXTS.values() for line in commands_of(text)})
 MADE = ("eight-streams", "template", "my-question")  # experiments that the pages tell to make
+NAMES = re.compile(r"\bLABKIT_[A-Z]+(?:_[A-Z]+)*\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -67,6 +68,15 @@ def test_code_that_is_shown_compiles_and_imports_what_is_there(name):
                 for each in node.names:
                     there = hasattr(module, each.name) or importlib.util.find_spec(f"{node.module}.{each.name}")
                     assert there, f"{node.module} has no {each.name}"
+
+
+def test_every_setting_of_the_environment_is_listed_and_no_other():
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "labkit").rglob("*.py"))
+    told = {"LABKIT_RUN", "LABKIT_NO_WAIT"} | {
+        name for name in NAMES.findall(code) if "COOPMAT" in name
+    }  # by lab itself
+    listed = re.findall(r"^\| `(LABKIT_\w+)` \|", TEXTS["docs/start-here.md"], re.MULTILINE)
+    assert sorted(listed) == sorted(set(NAMES.findall(code)) - told)
 
 
 def test_the_plan_that_is_shown_is_one_that_a_lab_takes():
