@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     "--strict", is_flag=True, help="Publish nothing (exit 2) if anything holds a secret, disagrees or lost its run."
 )
 @click.option("--jobs", type=click.IntRange(1, 8), help="Processes that make pages at once (default: one a core).")
-@click.option("--pictures", is_flag=True, help="First draw the PNGs that figures/ lacks (needs Chrome or Chromium).")
+@click.option(
+    "--pictures",
+    is_flag=True,
+    help="First draw the PNGs that figures/ lacks or has of an older run (needs Chrome or Chromium).",
+)
 @click.option("--dry-run", is_flag=True, help="Say what it would reveal, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was published as JSON.")
 def command(out: Path | None, strict: bool, jobs: int | None, pictures: bool, dry_run: bool, as_json: bool) -> None:
@@ -46,8 +50,7 @@ def describe(report: "Report", dry_run: bool = False) -> str:
         lines.append("nothing had to be masked (secrets, home paths, host and user names)")
     lines += [f"problem: {text}" for text in report.problems]
     if report.without_picture:
-        lines.append(
-            f"no picture in figures/ of: {', '.join(report.without_picture)}; lab publish --pictures draws them"
-        )
+        names = ", ".join(report.without_picture)
+        lines.append(f"figures/ has no picture of {names}, or that of an older run: lab publish --pictures draws it")
     lines.append("nothing was written" if dry_run else f"open {Path(report.out) / 'index.html'}")
     return "\n".join(lines)

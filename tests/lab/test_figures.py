@@ -1,8 +1,10 @@
 """The lab's figures: what they must show (every sample, the interval, zero), and how a PNG is made or refused."""
 
+import hashlib
 import json
 import math
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from labkit.errors import ParameterError
 from labkit.lab import figures, png, template
+from labkit.measure.workloads.images import make_png
 
 WIDE = {"width": [1, 1, 2, 2, 8, 8], "tok_s": [10.0, 11.0, 19.0, 21.0, 60.0, 66.0]}
 TIDY = {
@@ -176,6 +179,32 @@ def test_a_png_is_drawn_at_the_size_asked_for_on_white(tmp_path: Path) -> None:
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", content[16:24]) == (800, 600)
     assert [path.name for path in target.parent.iterdir()] == ["figure.png"]
+    assert png.figure_shown(target) == hashlib.sha256((tmp_path / "figure.json").read_bytes()).hexdigest()
+
+
+def chunks(content: bytes) -> list[tuple[bytes, bytes]]:
+    """The chunks of a PNG, name and data, each with the checksum that belongs to it."""
+    found, place = [], 8
+    while place < len(content):
+        (size,) = struct.unpack(">I", content[place : place + 4])
+        named = content[place + 4 : place + 8 + size]
+        assert struct.unpack(">I", content[place + 8 + size : place + 12 + size]) == (zlib.crc32(named),)
+        found.append((named[:4], named[4:]))
+        place += 12 + size
+    return found
+
+
+def test_a_png_says_which_figure_it_shows_and_is_otherwise_the_same_picture(tmp_path: Path) -> None:
+    plain = make_png(3, 2)
+    path = tmp_path / "marked.png"
+    path.write_bytes(png.stamped(plain, "ab" * 32))
+    assert png.figure_shown(path) == "ab" * 32
+    found = chunks(path.read_bytes())
+    assert found.pop(1) == (b"tEXt", b"labkit-figure\0" + b"ab" * 32)
+    assert found == chunks(plain)
+    path.write_bytes(plain)
+    assert png.figure_shown(path) == png.figure_shown(tmp_path / "none.png") == ""
+    assert png.stamped(b"no picture", "ab" * 32) == b"no picture"
     assert "paper_bgcolor" not in json.loads((tmp_path / "figure.json").read_text())["layout"]
 
 

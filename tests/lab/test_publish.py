@@ -35,6 +35,7 @@ from labkit.errors import LabError, RunError
 from labkit.lab import ledger
 from labkit.lab.measurements import Measurement, append_rows
 from labkit.lab.plan import Rule
+from labkit.lab.png import figure_mark, stamped
 from labkit.lab.publish import publish, publish_run
 from labkit.lab.publish.numbers import cell_table, main_number, number
 from labkit.lab.verdict import judge
@@ -590,7 +591,7 @@ def test_an_experiment_without_a_picture_is_named_and_drawn_when_asked_for(
 
     def draw(figure: Path, target: Path) -> bool:
         drawn.append(figure)
-        target.write_bytes(PNG)
+        target.write_bytes(stamped(PNG, figure_mark(figure)))
         return True
 
     write_run(lab, record("20261203T000000Z-kv-type-12345678"))
@@ -606,6 +607,15 @@ def test_an_experiment_without_a_picture_is_named_and_drawn_when_asked_for(
     assert publish(lab, pictures=True).without_picture == ()
     assert drawn == [newest / "figure.json"]
     assert (lab / "figures" / "batch-decode.png").read_bytes() == b"as it was"
+    later = write_run(lab, record("20261206T000000Z-kv-type-12345678"))
+    (later / "figure.json").write_text((later / "figure.json").read_text() + "\n")  # another figure, by a byte
+    assert publish(lab, jobs=1).without_picture == ("kv-type",)
+    look = write_run(
+        lab, record("20261207T000000Z-kv-type-12345678", verdict=(record(DONE).verdict or {}) | {"strength": "look"})
+    )
+    (look / "figure.json").write_text((look / "figure.json").read_text() + "\n\n")
+    assert publish(lab, jobs=1, pictures=True).without_picture == ()
+    assert drawn[1:] == [later / "figure.json"]  # a look does not take the place of a result's picture
     assert 'src="figures/kv-type.png"' in (lab / "site" / "index.html").read_text()
 
 

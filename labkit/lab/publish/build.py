@@ -56,7 +56,7 @@ class Report:
     redactions: tuple[Redaction, ...]
     problems: tuple[str, ...]
     reveals: tuple[str, ...] = ()
-    without_picture: tuple[str, ...] = ()  # experiments that have a figure and no picture of it
+    without_picture: tuple[str, ...] = ()  # experiments with a figure whose picture is missing or of an older run
 
     @property
     def secrets(self) -> tuple[Redaction, ...]:

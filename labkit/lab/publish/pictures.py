@@ -1,4 +1,4 @@
-"""The picture of each experiment in `figures/`: which are missing, and drawing those where a Chrome is found."""
+"""The picture of each experiment in `figures/`: which are missing or old, and drawing those where a Chrome is found."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,24 @@ from labkit.lab.publish.read import RunView
 
 
 def lacking(root: Path, runs: Sequence[RunView]) -> dict[str, Path]:
-    """The experiments without a picture, each with the stored figure of its newest finished run (`runs` newest first)."""
-    found: dict[str, Path] = {}
+    """The experiments whose picture is missing, or shows the figure of an older run of theirs; each with the stored figure
+    it should show: that of its newest finished run, a look only where there is nothing better (`runs` newest first). A
+    picture that does not say what it shows stays."""
+    from labkit.lab.png import figure_mark, figure_shown
+
+    figures: dict[str, list[tuple[bool, Path]]] = {}
     for run in runs:
-        figure = run.folder / "figure.json"
-        if run.finished and "figure.json" in run.files and not picture_of(root, run.record.experiment).is_file():
-            found.setdefault(run.record.experiment, figure)
+        if run.finished and "figure.json" in run.files:
+            look = run.verdict is not None and run.verdict.strength == "look"
+            figures.setdefault(run.record.experiment, []).append((look, run.folder / "figure.json"))
+    found: dict[str, Path] = {}
+    for experiment, known in figures.items():
+        newest = next((path for look, path in known if not look), known[0][1])
+        picture = picture_of(root, experiment)
+        shown = figure_shown(picture)
+        older = shown not in ("", figure_mark(newest)) and shown in {figure_mark(path) for _, path in known}
+        if older or not picture.is_file():
+            found[experiment] = newest
     return found
 
 
