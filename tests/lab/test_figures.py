@@ -179,6 +179,7 @@ def test_a_png_is_drawn_at_the_size_asked_for_on_white(tmp_path: Path) -> None:
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", content[16:24]) == (800, 600)
     assert [path.name for path in target.parent.iterdir()] == ["figure.png"]
+    assert "paper_bgcolor" not in json.loads((tmp_path / "figure.json").read_text())["layout"]
     assert png.figure_shown(target) == hashlib.sha256((tmp_path / "figure.json").read_bytes()).hexdigest()
 
 
@@ -205,7 +206,6 @@ def test_a_png_says_which_figure_it_shows_and_is_otherwise_the_same_picture(tmp_
     path.write_bytes(plain)
     assert png.figure_shown(path) == png.figure_shown(tmp_path / "none.png") == ""
     assert png.stamped(b"no picture", "ab" * 32) == b"no picture"
-    assert "paper_bgcolor" not in json.loads((tmp_path / "figure.json").read_text())["layout"]
 
 
 def test_a_logarithmic_rate_needs_positive_samples():
