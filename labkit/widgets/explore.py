@@ -142,18 +142,25 @@ class Explorer(View):
                     told.add(name)
             figure.update_xaxes(title_text=short(self.x), row=1, col=column)
         numbers = all(isinstance(one.x, int | float) for one in self.points)
-        if not numbers:
-            figure.update_xaxes(type="category")
+        words = not numbers and self.x != "started"
+        if words:
+            figure.update_xaxes(type="category", categoryorder="category ascending")
+        elif not numbers:
+            figure.update_xaxes(type="date")
         elif min(one.x for one in self.points) > 0 and (
             max(one.x for one in self.points) >= 8 * min(one.x for one in self.points)
         ):
             figure.update_xaxes(type="log", dtick="D2", tickformat="~g")
         figure.update_yaxes(title_text=label(self.metric), row=1, col=1)
-        figure.update_layout(template=register(), height=460)
+        figure.update_layout(template=register(), height=560 if words else 460)
         figure.update_yaxes(rangemode="tozero")
         left_out = f" · the first {MOST_FACETS} of {len(by_facet)} facets" if len(by_facet) > MOST_FACETS else ""
-        words = f"{len(self.points)} cells of {len(self.shown_runs)} runs; means with 95 % intervals{left_out}"
-        return claim(figure, f"{self.metric} over {short(self.x)}", words)
+        said = f"{len(self.points)} cells of {len(self.shown_runs)} runs; means with 95 % intervals{left_out}"
+        claim(figure, f"{self.metric} over {short(self.x)}", said)
+        figure.update_layout(margin={"t": figure.layout.margin.t + (28 if self.facet else 0)})
+        if words:  # names are set aslant where they are long
+            figure.update_layout(legend={"y": -0.6}, margin={"b": 150})
+        return figure
 
     def _trace(self, points: Sequence[Point], name: str, place: int, first: bool) -> Any:
         import plotly.graph_objects as go

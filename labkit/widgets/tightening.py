@@ -1,6 +1,7 @@
 """A metric as its repetitions come: the mean of the first n with its 95 % interval, over n, a line a cell."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.lab.figures import SYMBOLS, Interval, claim, interval, label, register
@@ -42,12 +43,14 @@ class Tightening:
         cells = samples_of(rows, metric)
         if not cells:
             return None
-        figure = go.Figure(layout={"template": register(), "height": 380})
-        for place, (cell, values) in enumerate(list(cells.items())[:MOST_CELLS]):
-            points = self.intervals(metric, cell, values)
-            for trace in traces(place, words(cell), values, points):
+        figure = go.Figure(layout={"template": register(), "height": 380 + 20 * min(len(cells), MOST_CELLS)})
+        names = labels(cells)
+        for place, cell in enumerate(list(names)[:MOST_CELLS]):
+            points = self.intervals(metric, cell, cells[cell])
+            for trace in traces(place, names[cell], cells[cell], points):
                 figure.add_trace(trace)
-        figure.update_xaxes(title_text="repetitions so far", rangemode="tozero", tickformat="d")
+        few = max(map(len, cells.values())) <= 20
+        figure.update_xaxes(title_text="repetitions so far", tickformat="d", dtick=1 if few else None)
         figure.update_yaxes(title_text=label(metric), rangemode="normal")
         left_out = f" · the first {MOST_CELLS} of {len(cells)} cells" if len(cells) > MOST_CELLS else ""
         return claim(figure, title, f"mean of the repetitions so far with its 95 % interval; each repetition{left_out}")
@@ -62,12 +65,25 @@ def samples_of(rows: Sequence[Measurement], metric: str) -> dict[str, list[float
     return found
 
 
-def words(cell: str) -> str:
-    """`width 8` of a cell as the record has it."""
-    import json
+def labels(cells: Iterable[str]) -> dict[str, str]:
+    """What tells each cell from the others, `streams=8, kv=f16`, in the order of their values."""
+    knobs = {cell: json.loads(cell) for cell in cells}
+    values: dict[str, set[str]] = {}
+    for cell in knobs.values():
+        for name, value in cell.items():
+            values.setdefault(name, set()).add(json.dumps(value))
+    telling = [name for name, found in values.items() if len(found) > 1] or list(values)
+    ordered = sorted(knobs, key=lambda cell: [_place(knobs[cell].get(name)) for name in telling])
+    return {
+        cell: cell_words({name: knobs[cell][name] for name in telling if name in knobs[cell]}) or "all"
+        for cell in ordered
+    }
 
-    knobs = json.loads(cell)
-    return cell_words(knobs) if isinstance(knobs, Mapping) and knobs else "all"
+
+def _place(value: Any) -> tuple[bool, float, str]:
+    """Where a value comes in an order: numbers by size, then the rest by their words."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return not number, float(value) if number else 0.0, "" if number else str(value)
 
 
 def traces(place: int, name: str, values: Sequence[float], points: Sequence[tuple[int, Interval]]) -> list[Any]:
@@ -79,7 +95,7 @@ def traces(place: int, name: str, values: Sequence[float], points: Sequence[tupl
     band = go.Scatter(
         x=[*counts, *reversed(counts)],
         y=[*(one.high for _, one in points), *(one.low for _, one in reversed(points))],
-        fill="toself", fillcolor=tint(colour, 0.18), line={"width": 0}, hoverinfo="skip", legendgroup=name,
+        mode="lines", fill="toself", fillcolor=tint(colour, 0.18), line={"width": 0}, hoverinfo="skip", legendgroup=name,
         showlegend=False,
     )  # fmt: skip
     line = go.Scatter(
