@@ -1,4 +1,4 @@
-// embedding: x[r] = W[token of row r], a pure dequantisation of the resident tiles that a tied LM head reads too.
+// embedding: x[r] = W[token of row r] * SCALE, a pure dequantisation of the resident tiles that a tied LM head reads too.
 //
 // W: [n][k] in resident tiles (include/weights.glsl, weights_k.glsl). rows: uint32 [R][8] (include/rows.glsl).
 // x: float32 [R][x_stride].
@@ -26,6 +26,7 @@
 #include "rows.glsl"
 
 layout(constant_id = 0) const uint LOCAL = 32;
+layout(constant_id = 1) const float SCALE = 1.0;
 layout(local_size_x_id = 0, local_size_y = 1, local_size_z = 1) in;
 
 layout(push_constant, std430) uniform Push {
@@ -46,6 +47,6 @@ void main() {
     vec4 lo, hi;
     load8(w, at, own, piece % PIECES, load_scale(scales, at, own), lo, hi);
     const uint to = (r * x_stride + piece * 8) / 4;
-    x.v[to] = lo;
-    if (piece * 8 + 4 < k) x.v[to + 1] = hi;
+    x.v[to] = lo * SCALE;
+    if (piece * 8 + 4 < k) x.v[to + 1] = hi * SCALE;
 }

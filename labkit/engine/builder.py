@@ -79,6 +79,7 @@ class _Gated:
     x: "Place | _Normed"
     gate: str
     up: str
+    gelu: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,17 @@ class Builder:
         self._turn = 0  # of the norm to come
         self._factors = False  # whether the norm before left its factors
 
-    def embedding(self, table: str) -> Place:
+    def embedding(self, table: str, *, scale: float = 1.0) -> Place:
         e = self.e
         matrix = e.weights.matrices(table)[0]
         embedding_op.record(
-            self.program, matrix, e.row_state, e.hidden.buffer, count=self.key.rows, x_stride=e.hidden.stride
+            self.program,
+            matrix,
+            e.row_state,
+            e.hidden.buffer,
+            count=self.key.rows,
+            x_stride=e.hidden.stride,
+            scale=scale,
         )
         return e.hidden
 
@@ -136,9 +143,12 @@ class Builder:
         return _Normed(x, weight, e.final if wanted_only else e.normed, e.logit_rows if wanted_only else None)
 
     def linear(
-        self, x: Value, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: Place | None = None
-    ) -> Value:
+        self, x: Value, weights: Sequence[str], *, biases: Sequence[str] = (), norm: str | None = None,
+        add_to: Place | None = None,
+    ) -> Value:  # fmt: skip
         e = self.e
+        if add_to is not None and norm is not None:
+            return self._add_normed(x, weights, norm, add_to)
         if add_to is not None:
             given = self._input(x, e.weights.matrices(*weights), self.key.rows)
             self._settle()
@@ -151,6 +161,23 @@ class Builder:
             return e.logits
         assert isinstance(x, Place | _Normed)
         return _Product(x, tuple(weights), tuple(biases))
+
+    def _add_normed(self, x: Value, weights: Sequence[str], norm: str, add_to: Place) -> Place:
+        """A product that is normed before it is added; it passes through the place of normed rows, which nobody reads now."""
+        e, rows, matrices = self.e, self.key.rows, self.e.weights.matrices(*weights)
+        given = self._input(x, matrices, rows)
+        self._settle()
+        self._products(given, matrices, e.normed, rows, "store")
+        rms_norm_op.record_add(
+            self.program, e.normed.buffer, e.weights.vector(norm), add_to.buffer, count=rows, width=add_to.width,
+            x_stride=e.normed.stride, y_stride=add_to.stride, eps=e.config.rms_eps, label=norm,
+            why="no product norms its own result: a row's squares come from all its workgroups",
+        )  # fmt: skip
+        return add_to
+
+    def geglu(self, x: Value, gate: str, up: str) -> _Gated:
+        assert isinstance(x, Place | _Normed)
+        return _Gated(x, gate, up, gelu=True)
 
     def swiglu(self, x: Value, gate: str, up: str) -> _Gated:
         assert isinstance(x, Place | _Normed)
@@ -167,7 +194,7 @@ class Builder:
         else:
             self._products(given, matrices, e.qkv, count, "store")
             rope_kv_op.record(
-                self.program, e.qkv.buffer, e.row_state, e.rope_table, cache, count=count, heads=c.heads,
+                self.program, e.qkv.buffer, e.row_state, e.angles(layer), cache, count=count, heads=c.heads,
                 qkv_stride=e.qkv.stride, rope_dim=c.rope_dim, pairing=c.rope_pairing, label=f"rope_kv {layer}",
                 bias=e.weights.vector(*qkv.biases) if qkv.biases else None, why=why,
                 norms=HeadNorms(e.weights.vector(*head_norms), c.rms_eps) if head_norms else None,
@@ -271,7 +298,7 @@ class Builder:
         for matrix in matrices:
             rope = None
             if epilogue == "rope_kv":
-                rope = RopeKV(e.row_state, e.rope_table, e.cache[layer], c.heads, c.rope_dim, offset)
+                rope = RopeKV(e.row_state, e.angles(layer), e.cache[layer], c.heads, c.rope_dim, offset)
             linear_op.record(
                 self.program, matrix, source.buffer, out.buffer, rows=rows, x_stride=source.stride, y_stride=out.stride,
                 y_offset=offset, epilogue=epilogue, exact=e.arithmetic == "exact", scratch=e.scratch, rounded=given.rounded,
@@ -301,14 +328,14 @@ class Builder:
             attention_op.record(
                 self.program, e.qkv.buffer, e.row_state, e.cache[x.layer], e.partial, out, count=self.key.single,
                 heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, splits=self.key.splits,
-                tickets=e.tickets, window=window, label=f"attention {x.layer}",
+                tickets=e.tickets, window=window, scale=c.attention_scale, label=f"attention {x.layer}",
             )  # fmt: skip
         if self.key.blocks:
             assert e.blocks is not None
             flash_op.record(
                 self.program, e.qkv.buffer, e.blocks, e.cache[x.layer], out, count=self.key.blocks, rows=count,
                 heads=c.heads, qkv_stride=e.qkv.stride, y_stride=e.attended.stride, cut=e.flash,
-                window=window, label=f"attention {x.layer}",
+                window=window, scale=c.attention_scale, label=f"attention {x.layer}",
             )  # fmt: skip
         return e.attended, tiles
 
@@ -316,7 +343,7 @@ class Builder:
         """A SwiGLU: in one product when gate and up are one matrix, and into tiles where its reader wants tiles."""
         e, rows = self.e, self.key.rows
         matrices = e.weights.matrices(x.gate, x.up)
-        if len(matrices) == 1:
+        if len(matrices) == 1 and not x.gelu:
             tiles = None
             cut = self._cut(matrices[0], rows, swiglu=True)
             if e.tiles is not None and rounding is not None and linear_op.leaves(cut, matrices[0], rows, rounding):
@@ -329,7 +356,7 @@ class Builder:
         gate_part, up_part = [e.gate_up.buffer.range(i * e.config.ffn * 4) for i in range(2)]
         swiglu_op.record(
             self.program, gate_part, up_part, e.gated.buffer, count=rows, width=e.config.ffn, in_stride=e.gate_up.stride,
-            y_stride=e.gated.stride,
+            y_stride=e.gated.stride, gelu=x.gelu, why="no product ends in GELU" if x.gelu else "",
         )  # fmt: skip
         return e.gated, None
 

@@ -141,7 +141,10 @@ class Executor:
         c, pool, rows, wanted = self.config, self.pool, self.max_rows, self.max_wanted
         self.cache = make_cache(pool, c, slots=self.slots, context=self.context, kv=self.kv)
         angles = rope_op.table(self.context, c.rope_dim, c.rope_theta, c.rope_freq_factors, c.rope_scale)
-        self.rope_table = pool.buffer(angles, label="rope table")
+        self.rope_table = self.windowed_table = pool.buffer(angles, label="rope table")
+        if c.rope_theta_windowed is not None:
+            angles = rope_op.table(self.context, c.rope_dim, c.rope_theta_windowed)
+            self.windowed_table = pool.buffer(angles, label="rope table of windows")
         self.row_state = pool.buffer(np.zeros((rows, 8), np.uint32), kind="upload", label="rows")
         self.logit_rows = pool.buffer(np.full(wanted, NONE, np.uint32), kind="upload", label="logit rows")
         self.params = pool.buffer(np.zeros((self.slots, PARAM_WORDS), np.uint32), kind="upload", label="sampling")
@@ -180,6 +183,10 @@ class Executor:
         self.carried = CarriedState.make(pool, c.hidden) if carries else None
         self.chosen = pool.buffer(wanted * sample_op.CHOSEN_WORDS * 4, label="chosen")
         self.space = sample_op.workspace(pool, wanted, c.vocab, self.logits.stride)
+
+    def angles(self, layer: int) -> Buffer:
+        """The rotation table of a layer."""
+        return self.windowed_table if self.config.turns_apart(layer) else self.rope_table
 
     def _flash_cut(self) -> flash_op.Cut | None:
         """How blocks of a prompt's rows attend, where the arithmetic and the device allow it."""

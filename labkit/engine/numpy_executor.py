@@ -26,6 +26,7 @@ class NumpyExecutor:
         self._arrays: dict[str, np.ndarray] = {}
         c = model.config
         self._angles = rope_op.table(c.context, c.rope_dim, c.rope_theta, c.rope_freq_factors, c.rope_scale)
+        self._windowed = rope_op.table(c.context, c.rope_dim, c.rope_theta_windowed) if c.rope_theta_windowed else None
         self._cache: dict[tuple[int, int], tuple[list[np.ndarray], list[np.ndarray]]] = {}  # (layer, slot) -> k, v rows
         self._rows: Sequence[tuple[int, int, int]] = ()
         self._wanted: Sequence[int] = ()
@@ -52,8 +53,8 @@ class NumpyExecutor:
 
     # Operations
 
-    def embedding(self, table: str) -> np.ndarray:
-        return embedding_op.reference(self._array(table), np.array([r[0] for r in self._rows]))
+    def embedding(self, table: str, *, scale: float = 1.0) -> np.ndarray:
+        return embedding_op.reference(self._array(table), np.array([r[0] for r in self._rows]), scale)
 
     def rms_norm(self, x: np.ndarray, weight: str, *, wanted_only: bool = False) -> np.ndarray:
         if wanted_only:
@@ -61,18 +62,26 @@ class NumpyExecutor:
         return rms_norm_op.reference(x, self._array(weight), self.config.rms_eps)
 
     def linear(
-        self, x: np.ndarray, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: np.ndarray | None = None
-    ) -> np.ndarray:
+        self, x: np.ndarray, weights: Sequence[str], *, biases: Sequence[str] = (), norm: str | None = None,
+        add_to: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
         out = np.concatenate([linear_op.reference(x, self._array(name)) for name in weights], axis=1)
         if biases:
             out = out + np.concatenate([self._array(name) for name in biases])
+        if norm is not None:
+            out = rms_norm_op.reference(out, self._array(norm), self.config.rms_eps)
         return out if add_to is None else add_to + out
 
     def swiglu(self, x: np.ndarray, gate: str, up: str) -> np.ndarray:
         return swiglu_op.reference(linear_op.reference(x, self._array(gate)), linear_op.reference(x, self._array(up)))
 
+    def geglu(self, x: np.ndarray, gate: str, up: str) -> np.ndarray:
+        parts = [linear_op.reference(x, self._array(name)) for name in (gate, up)]
+        return swiglu_op.reference(*parts, gelu=True)
+
     def attention(self, qkv: np.ndarray, layer: int, *, head_norms: Sequence[str] = ()) -> np.ndarray:
         c, window = self.config, self.config.window(layer, self.config.context)
+        angles = self._angles if self._windowed is None or not c.turns_apart(layer) else self._windowed
         heads, kv_heads = c.heads, c.kv_heads
         each = qkv.reshape(len(qkv), heads + 2 * kv_heads, c.head_dim)
         if head_norms:
@@ -82,7 +91,7 @@ class NumpyExecutor:
         out = np.empty((len(qkv), heads * c.head_dim), np.float32)
         for r, (_, slot, position) in enumerate(self._rows):
             turned = rope_op.reference(
-                each[r : r + 1, : heads + kv_heads], self._angles[position : position + 1], c.rope_pairing
+                each[r : r + 1, : heads + kv_heads], angles[position : position + 1], c.rope_pairing
             )
             keys, values = self._cache.setdefault((layer, slot), ([], []))
             del keys[position:], values[position:]
@@ -90,5 +99,5 @@ class NumpyExecutor:
             values.append(each[r, heads + kv_heads :])
             first = max(position + 1 - window, 0) if window else 0
             seen_k, seen_v = np.stack(keys[first:]), np.stack(values[first:])
-            out[r] = attention_op.reference(turned[0, :heads], seen_k, seen_v).reshape(-1)
+            out[r] = attention_op.reference(turned[0, :heads], seen_k, seen_v, scale=c.attention_scale).reshape(-1)
         return out

@@ -29,19 +29,32 @@ class Used:
     vectors: list[tuple[str, ...]] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)
 
-    def embedding(self, table: str) -> None:
+    def embedding(self, table: str, *, scale: float = 1.0) -> None:
         self.tables.append(table)
 
     def rms_norm(self, x: None, weight: str, *, wanted_only: bool = False) -> None:
         self.vectors.append((weight,))
 
-    def linear(self, x: None, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: None = None) -> None:
+    def linear(
+        self,
+        x: None,
+        weights: Sequence[str],
+        *,
+        biases: Sequence[str] = (),
+        norm: str | None = None,
+        add_to: None = None,
+    ) -> None:
         self.linears.append(tuple(weights))
+        if norm is not None:
+            self.vectors.append((norm,))
         if biases:
             self.vectors.append(tuple(biases))
 
     def swiglu(self, x: None, gate: str, up: str) -> None:
         self.swiglus.append((gate, up))
+
+    def geglu(self, x: None, gate: str, up: str) -> None:
+        self.linears.append((gate, up))
 
     def attention(self, qkv: None, layer: int, *, head_norms: Sequence[str] = ()) -> None:
         if head_norms:

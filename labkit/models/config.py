@@ -52,6 +52,8 @@ class ModelConfig:
     `rope_freq_factors`: rope_dim/2 divisors of the rotation frequencies theta^(-2i/rope_dim), or None for all ones.
     `tied`: the output projection is the embedding table.
     `rope_scale`: what cosines and sines are multiplied with (YaRN's attention factor).
+    `attention_scale`: what q k^T is multiplied with, None for 1/sqrt(head_dim).
+    `rope_theta_windowed`: the base where a layer has a window, with no divisors of frequencies; None for `rope_theta`.
     `windows`: of each layer, the positions a row sees, its own included, 0 for all; () where all layers see all.
     """
 
@@ -72,6 +74,8 @@ class ModelConfig:
     tied: bool
     rope_scale: float = 1.0
     windows: tuple[int, ...] = ()
+    rope_theta_windowed: float | None = None
+    attention_scale: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse values no model has, so that nothing after this divides by zero or allocates without bound."""
@@ -105,10 +109,18 @@ class ModelConfig:
                 raise ModelError("the model's RoPE factors are not all positive numbers; the file is damaged")
         if not (math.isfinite(self.rope_scale) and self.rope_scale > 0):
             raise ModelError(f"the model scales its rotation by {self.rope_scale}, not a positive number")
+        for name in ("rope_theta_windowed", "attention_scale"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ModelError(f"the model says {name} = {value}, not a positive number")
         if self.windows and (len(self.windows) != self.layers or min(self.windows) < 0):
             raise ModelError(
                 f"the model has {len(self.windows)} sliding windows for {self.layers} layers, or negative ones"
             )
+
+    def turns_apart(self, layer: int) -> bool:
+        """Whether `layer` rotates by `rope_theta_windowed`."""
+        return self.rope_theta_windowed is not None and bool(self.windows) and self.windows[layer] > 0
 
     def window(self, layer: int, context: int) -> int:
         """Positions a row of `layer` sees where slots hold `context`; 0 where it sees all there are."""

@@ -16,21 +16,33 @@ V = TypeVar("V")  # what an executor passes from operation to operation: an arra
 class Operations(Protocol[V]):
     """What an architecture may use. Rows are tokens: R in a step, L of them wanting logits."""
 
-    def embedding(self, table: str) -> V:
-        """Rows of `table` at the tokens: [R, hidden]."""
+    def embedding(self, table: str, *, scale: float = 1.0) -> V:
+        """Rows of `table` at the tokens, times `scale`: [R, hidden]."""
         ...
 
     def rms_norm(self, x: V, weight: str, *, wanted_only: bool = False) -> V:
         """x / rms(x) * weight, for every row or only for those that want logits."""
         ...
 
-    def linear(self, x: V, weights: Sequence[str], *, biases: Sequence[str] = (), add_to: V | None = None) -> V:
+    def linear(
+        self,
+        x: V,
+        weights: Sequence[str],
+        *,
+        biases: Sequence[str] = (),
+        norm: str | None = None,
+        add_to: V | None = None,
+    ) -> V:
         """x times each matrix, side by side, plus `biases` side by side (of q, k and v only); added to `add_to` in place
-        when given."""
+        when given, behind an RMS norm of its own where `norm` is given."""
         ...
 
     def swiglu(self, x: V, gate: str, up: str) -> V:
         """silu(x gate) * (x up)."""
+        ...
+
+    def geglu(self, x: V, gate: str, up: str) -> V:
+        """gelu(x gate) * (x up), by GELU's tanh form."""
         ...
 
     def attention(self, qkv: V, layer: int, *, head_norms: Sequence[str] = ()) -> V:

@@ -16,14 +16,14 @@ from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
 
 
-def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """softmax(q k^T / sqrt(head_dim)) v of one row in float64 (arXiv:1706.03762), returned as float32.
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float | None = None) -> np.ndarray:
+    """softmax(q k^T scale) v of one row in float64 (arXiv:1706.03762), returned as float32; scale 1/sqrt(head_dim) if None.
 
     q [heads, head_dim]; k, v [T, kv_heads, head_dim]: the positions seen. A KV head serves heads/kv_heads q heads.
     """
     group = q.shape[0] // k.shape[1]
     k, v = (np.repeat(a.astype(np.float64), group, axis=1) for a in (k, v))  # [T, heads, head_dim]
-    scores = np.einsum("hd,thd->ht", q.astype(np.float64), k) / math.sqrt(q.shape[1])
+    scores = np.einsum("hd,thd->ht", q.astype(np.float64), k) * (1 / math.sqrt(q.shape[1]) if scale is None else scale)
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
     out: np.ndarray = np.einsum("ht,thd->hd", p / p.sum(axis=1, keepdims=True), v)
     return out.astype(np.float32)

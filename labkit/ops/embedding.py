@@ -11,10 +11,10 @@ from labkit.vulkan.memory import Buffer
 from labkit.vulkan.program import Program
 
 
-def reference(weight: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """weight[tokens]: weight [n, k] dequantised, tokens integers [R]; returns float32 [R, k]."""
+def reference(weight: np.ndarray, tokens: np.ndarray, scale: float = 1.0) -> np.ndarray:
+    """weight[tokens] * scale: weight [n, k] dequantised, tokens integers [R]; returns float32 [R, k]."""
     chosen: np.ndarray = weight[tokens]
-    return chosen.astype(np.float32)
+    return chosen.astype(np.float32) * np.float32(scale)
 
 
 def record(
@@ -25,16 +25,20 @@ def record(
     *,
     count: int,
     x_stride: int,
+    scale: float = 1.0,
     label: str = "embedding",
 ) -> None:
-    """Add x[r] = matrix[token of row r] for `count` rows. x: float32 [count, x_stride].
+    """Add x[r] = matrix[token of row r] * scale for `count` rows. x: float32 [count, x_stride].
 
     Raises ParameterError for strides or buffers that do not hold the rows. Tokens outside the matrix read its last row.
     """
     target = span("x", x, count, x_stride, matrix.k)
-    local = 32 if program.device.is_cpu else 64
+    constants: dict[str, int | float | bool] = {"LOCAL": 32 if program.device.is_cpu else 64}
+    local = int(constants["LOCAL"])
+    if scale != 1.0:
+        constants["SCALE"] = scale
     program.dispatch(
-        program.device.kernel("embedding", matrix.layout, {"LOCAL": local}),
+        program.device.kernel("embedding", matrix.layout, constants),
         (-(-matrix.k // (8 * local)), count),
         {
             "w": matrix.codes, "scales": matrix.scales or matrix.codes, "rows": rows, "x": target,
@@ -47,7 +51,9 @@ def record(
     )  # fmt: skip
 
 
-def embedding(device: Device, tokens: np.ndarray, rows: np.ndarray, file_type: str, k: int) -> np.ndarray:
+def embedding(
+    device: Device, tokens: np.ndarray, rows: np.ndarray, file_type: str, k: int, scale: float = 1.0
+) -> np.ndarray:
     """Run once on arrays: integer tokens [R]; `rows` uint8 [n, bytes] in blocks of `file_type`; float32 [R, k]."""
     tokens = np.asarray(tokens)
     if tokens.ndim != 1 or tokens.size == 0 or tokens.min() < 0 or tokens.max() >= rows.shape[0]:
@@ -58,7 +64,7 @@ def embedding(device: Device, tokens: np.ndarray, rows: np.ndarray, file_type: s
         described = pool.buffer(make_rows(tokens, zeros, zeros))
         target = pool.buffer(len(tokens) * k * 4)
         program = device.program("embedding")
-        record(program, matrix, described, target, count=len(tokens), x_stride=k)
+        record(program, matrix, described, target, count=len(tokens), x_stride=k, scale=scale)
         program.run()
         if device.poison:
             pool.check_guards()

@@ -60,6 +60,57 @@ def record(
     )  # fmt: skip
 
 
+def record_add(
+    program: Program,
+    x: Buffer,
+    weight: Buffer | Range,
+    y: Buffer,
+    *,
+    count: int,
+    width: int,
+    eps: float,
+    x_stride: int,
+    y_stride: int,
+    label: str = "rms_norm_add",
+    why: str = "",
+) -> None:
+    """Add y[r] = y[r] + rms_norm(x[r]) for `count` rows, in place. `why`: why no product does it as it ends.
+
+    Shapes and errors are those of `record`."""
+    if not 0 <= eps < 1:
+        raise ParameterError(f"eps={eps} is not between 0 and 1")
+    source, target = span("x", x, count, x_stride, width), span("y", y, count, y_stride, width)
+    gain = span("weight", weight, 1, width, width)
+    program.dispatch(
+        program.device.kernel("rms_norm_add", "", {"LOCAL": 8 if program.device.is_cpu else 256}),
+        count,
+        {"x": x, "weight": gain, "y": y, "width": width, "x_stride": x_stride, "y_stride": y_stride, "eps": eps},
+        reads=[source, gain, target],
+        writes=[target],
+        label=label,
+        flops=5 * count * width,
+        nbytes=(3 * count + 1) * width * 4,
+        why=why,
+    )
+
+
+def rms_norm_add(device: Device, x: np.ndarray, weight: np.ndarray, y: np.ndarray, eps: float) -> np.ndarray:
+    """Run once on arrays: x, y float32 [R, width], weight [width]; returns y + rms_norm(x)."""
+    if x.ndim != 2 or x.shape != y.shape or weight.shape != x.shape[1:]:
+        raise ParameterError(f"x {x.shape}, weight {weight.shape} and y {y.shape} do not go together")
+    with device.pool("rms_norm_add") as pool:
+        source, gain, target = (pool.buffer(np.ascontiguousarray(a, np.float32)) for a in (x, weight, y))
+        program, width = device.program("rms_norm_add"), x.shape[1]
+        record_add(
+            program, source, gain, target, count=len(x), width=width, eps=eps, x_stride=width, y_stride=width
+        )  # fmt: skip
+        program.run()
+        if device.poison:
+            pool.check_guards()
+        program.close()
+        return target.download(np.float32, x.shape)
+
+
 def record_rounded(
     program: Program,
     x: Buffer,

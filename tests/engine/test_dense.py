@@ -9,7 +9,7 @@ from labkit.engine.engine import Engine
 from labkit.engine.numpy_executor import NumpyExecutor
 
 EXACT = {"slots": 4, "context": 512, "kv": "f32", "arithmetic": "exact"}
-NAMES = ["qwen2-f32", "qwen3-f32", "qwen3-yarn-f32", "mistral-f32"]
+NAMES = ["qwen2-f32", "qwen3-f32", "qwen3-yarn-f32", "mistral-f32", "gemma3-f32"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,7 +22,7 @@ def test_long_prompts_agree_with_the_numpy_executor(tiny, engines, name):
     np.testing.assert_allclose(done.logprobs, logprobs.max(axis=1), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-f32", "mistral-f32"])
+@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-f32", "mistral-f32", "gemma3-f32"])
 def test_chunks_and_companions_change_no_bit(tiny, device, name):
     prompt = words(5, 150)
     with Engine(tiny(name).model, device, **EXACT) as engine:
@@ -34,7 +34,7 @@ def test_chunks_and_companions_change_no_bit(tiny, device, name):
     assert beside.top_logprobs == alone.top_logprobs
 
 
-@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-folder", "mistral-folder"])
+@pytest.mark.parametrize("name", ["qwen2-f32", "qwen3-folder", "mistral-folder", "gemma3-f32"])
 def test_programs_as_a_gpu_gets_them_say_what_exact_ones_do(tiny, coopmat_device, monkeypatch, name):
     prompts = [words(1, 150), words(2, 40), words(3, 7)]  # blocks of a prompt's rows, and rows alone
     asked = {"max_tokens": 6, "ignore_eos": True}
@@ -60,6 +60,19 @@ def test_what_cannot_be_fused_says_why(tiny, engines):
         turned = [d for d in program.dispatches if d.label.startswith("rope_kv")]
         assert len(turned) == tiny(name).model.config.layers
         assert all(d.kernel == "rope_kv_heads.f32" and reason in d.why for d in turned)
+    program = engines("gemma3-f32", **EXACT).executor.decode_program(2)
+    for kernel, reason in (("rms_norm_add", "norms its own result"), ("swiglu", "ends in GELU")):
+        found = [d for d in program.dispatches if d.kernel == kernel]
+        assert len(found) == (12 if kernel == "rms_norm_add" else 6)
+        assert all(reason in d.why for d in found)
+
+
+def test_gemma_s_layers_see_and_turn_by_turns(tiny):
+    config = tiny("gemma3-f32").model.config
+    assert config.windows == (16, 16, 16, 16, 16, 0)
+    assert [config.turns_apart(layer) for layer in range(6)] == [True] * 5 + [False]
+    assert (config.rope_theta, config.rope_theta_windowed, config.rope_freq_factors) == (1e6, 1e4, (8.0,) * 16)
+    assert [config.window(0, 16), config.window(0, 17), config.window(5, 17)] == [0, 16, 0]
 
 
 def test_the_other_architectures_cost_llama_no_dispatch_and_no_constant(engines):

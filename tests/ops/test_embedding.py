@@ -31,6 +31,16 @@ def test_every_bit_is_that_of_the_dequantised_row(device, kind, count, n, k):
     assert np.array_equal(embedding(device, tokens, rows, kind, k), want)
 
 
+@pytest.mark.parametrize("kind", [*TYPES, "Q6_K"])
+def test_a_scale_multiplies_each_element_once(device, kind):
+    k = 256 if kind == "Q6_K" else 96
+    rows = table(21, k, kind) if kind in TYPES else np.random.default_rng(1).integers(0, 60, (21, 210), dtype=np.uint8)
+    want = reference(tensor_type(kind).dequantise(rows), np.arange(21), 25.298221)
+    got = embedding(device, np.arange(21), rows, kind, k, scale=25.298221)
+    np.testing.assert_allclose(got, want, rtol=3e-7)
+    assert np.abs(want).max() > 0
+
+
 @pytest.mark.parametrize("kind", TYPES)
 def test_the_dequantised_rows_are_those_of_the_gguf_package(device, kind):
     rows = table(19, 64, kind)

@@ -6,7 +6,7 @@ from float16_tiles import untiled
 
 from labkit.errors import ParameterError
 from labkit.ops.int8_tiles import read
-from labkit.ops.rms_norm import record, record_rounded, reference, rms_norm
+from labkit.ops.rms_norm import record, record_add, record_rounded, reference, rms_norm, rms_norm_add
 from labkit.ops.rounding import Rounding, place, scratch_bytes
 from labkit.ops.rows import PADDING
 
@@ -36,6 +36,21 @@ def test_the_reference_leaves_a_mean_square_of_one():
 def test_the_kernel_equals_the_reference(device, rows, width):
     x, weight = draw(rows, width), draw(1, width, 1)[0]
     assert error(rms_norm(device, x, weight, 1e-5), reference(x, weight, 1e-5)) < TOLERANCE
+
+
+@pytest.mark.parametrize("rows", [1, 3, 33])
+@pytest.mark.parametrize("width", [4, 36, 576, 1020])
+def test_a_norm_is_added_to_what_lies_there(device, rows, width):
+    x, weight, y = draw(rows, width), draw(1, width, 1)[0], draw(rows, width, 2)
+    got = rms_norm_add(device, x, weight, y, 1e-5)
+    assert error(got, y + reference(x, weight, 1e-5)) < TOLERANCE
+    assert np.array_equal(rms_norm_add(device, x[::-1], weight, y[::-1], 1e-5)[::-1], got)  # in any company
+    with pytest.raises(ParameterError, match="do not go together"):
+        rms_norm_add(device, x, weight, y[:, :-1], 1e-5)
+    with device.pool("short") as pool:
+        a, program = pool.buffer(x), device.program()
+        with pytest.raises(ParameterError, match="eps=2"):
+            record_add(program, a, a, a, count=1, width=4, eps=2, x_stride=4, y_stride=4)
 
 
 @pytest.mark.parametrize("scale", [1e-35, 1e-30, 1e-10, 1e10, 1e17])

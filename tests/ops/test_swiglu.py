@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.special import expit
+from scipy.special import expit, ndtr
 
 from labkit.errors import ParameterError
 from labkit.ops.swiglu import record, reference, swiglu
@@ -30,6 +30,28 @@ def test_the_reference_is_gate_times_logistic_times_up():
 def test_the_kernel_equals_the_reference(device, rows, width, scale):
     gate, up = draw(rows, width, 0, scale), draw(rows, width, 1)
     assert error(swiglu(device, gate, up), reference(gate, up)) < TOLERANCE
+
+
+def test_the_reference_of_gelu_is_near_the_gaussian_s_own():
+    """The tanh form is within 1e-3 of gate * Phi(gate) (arXiv:1606.08415), and exact where that is 0 or gate."""
+    gate = np.linspace(-6, 6, 400, dtype=np.float32)[None]
+    got = reference(gate, np.ones_like(gate), gelu=True)
+    assert np.abs(got - gate * ndtr(gate.astype(np.float64))).max() < 1e-3
+    assert np.allclose(got[0, [0, -1]], [0, 6], atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("width", [4, 132, 1536])
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 30.0])
+def test_the_kernel_gates_by_gelu(device, rows, width, scale):
+    gate, up = draw(rows, width, 0, scale), draw(rows, width, 1)
+    assert error(swiglu(device, gate, up, gelu=True), reference(gate, up, gelu=True)) < TOLERANCE
+
+
+@pytest.mark.parametrize(("gate", "want"), [(0.0, 0), (200.0, 400), (-200.0, 0), (-1e30, 0), (1e30, 2e30)])
+def test_extreme_gates_saturate_in_gelu_too(device, gate, want):
+    got = swiglu(device, np.full((1, 4), gate, np.float32), np.full((1, 4), 2, np.float32), gelu=True)
+    np.testing.assert_allclose(got, np.full((1, 4), want, np.float32), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("gate", "want"), [(0.0, 0), (200.0, 400), (-200.0, 0), (-1e30, 0), (1e30, 2e30)])
