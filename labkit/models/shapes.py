@@ -1,6 +1,7 @@
 """Models of a known shape with random weights: for speed only, when the real file is not at hand."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,27 @@ def _llama(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocab:
     )  # fmt: skip
 
 
+def _qwen(architecture: str, layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, vocab: int) -> ModelConfig:
+    config = _llama(layers, hidden, ffn, heads, kv_heads, vocab, 1e6)
+    return replace(config, architecture=architecture, head_dim=128, rope_dim=128, rope_pairing="half", rms_eps=1e-6)
+
+
+def _gemma(layers: int, hidden: int, ffn: int, heads: int, kv_heads: int, window: int) -> ModelConfig:
+    return replace(
+        _qwen("gemma3", layers, hidden, ffn, heads, kv_heads, 262144), head_dim=256, rope_dim=256, tied=True,
+        rope_freq_factors=(8.0,) * 128, rope_theta_windowed=1e4,
+        windows=tuple(0 if (layer + 1) % 6 == 0 else window for layer in range(layers)),
+    )  # fmt: skip
+
+
 SHAPES = {
     "mistral-7b": _llama(32, 4096, 14336, 32, 8, 32000, 1e6),
     "llama-3.1-8b": _llama(32, 4096, 14336, 32, 8, 128256, 5e5),
     "llama-2-7b": _llama(32, 4096, 11008, 32, 32, 32000, 1e4),
     "llama-3.2-1b": _llama(16, 2048, 8192, 32, 8, 128256, 5e5),
+    "qwen2.5-7b": _qwen("qwen2", 28, 3584, 18944, 28, 4, 152064),
+    "qwen3-8b": _qwen("qwen3", 36, 4096, 12288, 32, 8, 151936),
+    "gemma-3-4b": _gemma(34, 2560, 10240, 8, 4, 1024),
     "tiny": _llama(2, 128, 256, 4, 2, 512, 1e4),
 }
 

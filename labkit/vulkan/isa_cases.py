@@ -139,6 +139,15 @@ def engine(device: RecordingDevice) -> None:
     _programs(device, mixed, "fast", "f16", "q4_0 and q8_0 fast")
 
 
+@recorded
+def architectures(device: RecordingDevice) -> None:
+    """What other architectures add to the engine's programs: biases, norms of heads and branches, windows, GELU."""
+    from labkit.models.shapes import ShapeModel
+
+    for shape, kv in (("qwen2.5-7b", "f32"), ("qwen3-8b", "f16"), ("gemma-3-4b", "f16")):
+        _programs(device, ShapeModel(shape, "q4_0"), "fast", kv, f"{shape} q4_0 fast")
+
+
 def _retype(model: "ShapeModel", part: str, kind: str) -> None:
     """Give the matrices whose name holds `part` another type."""
     from labkit.models.tensor_types import tensor_type
@@ -162,7 +171,7 @@ def _programs(device: RecordingDevice, model: "ShapeModel", arithmetic: str, kv:
         def _fill(self, target: Buffer, kind: str) -> None:
             return
 
-    model.config = dataclasses.replace(model.config, layers=1)
+    model.config = dataclasses.replace(model.config, layers=1, windows=model.config.windows[:1])
     executor = Executor(
         model.config,
         Unfilled(model, device),
