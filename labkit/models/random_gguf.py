@@ -203,4 +203,8 @@ def _metadata(model: ShapeModel) -> Mapping[str, bytes]:
         "tokenizer.ggml.add_bos_token": False,
         "tokenizer.ggml.add_space_prefix": False,
     }
+    if c.windows:
+        entries[f"{arch}.attention.sliding_window"] = max(c.windows)
+    if c.rope_freq_factors:  # a shape has none but those of a linear scaling
+        entries |= {f"{arch}.rope.scaling.type": "linear", f"{arch}.rope.scaling.factor": c.rope_freq_factors[0]}
     return {key: _value(value) for key, value in entries.items()}

@@ -1,6 +1,7 @@
 """GGUF files of random weights: read back as a model of the very shape, finite values, nothing left behind."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -34,6 +35,27 @@ def test_the_file_is_a_model_of_the_shape_in_the_asked_types(quant: str, tmp_pat
                 assert abs(values.mean()) < 0.003
             else:
                 assert (values == 1).all()
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen3-8b", "gemma-3-4b"])
+def test_a_file_of_another_architecture_is_read_as_its_shape_again(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = SHAPES[name]
+    small = {
+        "layers": 6,
+        "hidden": 64,
+        "ffn": 64,
+        "heads": 2,
+        "kv_heads": 1,
+        "vocab": 512,
+        "windows": config.windows[:6],
+    }
+    monkeypatch.setitem(SHAPES, "small", replace(config, **small))
+    write_random_gguf(ShapeModel("small", "f16"), tmp_path / "m.gguf")
+    with Model(tmp_path / "m.gguf") as model:
+        assert replace(model.config, rms_eps=1e-6) == SHAPES["small"]  # the file has it in float32
+        assert model.config.rms_eps == pytest.approx(1e-6)
 
 
 @pytest.mark.parametrize("name", sorted(random_gguf._FIELDS))
