@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlparse
 import nbformat
 import pytest
 from click.testing import CliRunner
+from large_lab import requests, telemetry
 from synthetic_lab import (
     BLOCKS,
     DONE,
@@ -315,7 +316,21 @@ def test_a_flood_of_output_and_figures_still_gives_a_page_under_a_megabyte(lab: 
     document.cells += [nbformat.v4.new_code_cell("flood()", execution_count=9, outputs=[flood]) for _ in range(40)]
     picture = document.cells[5].outputs[0]
     document.cells.append(nbformat.v4.new_code_cell("figures()", execution_count=10, outputs=[picture] * 100))
-    write_run(lab, record("20261202T000000Z-flood-0000ffff"), document=document)
+    folder = write_run(lab, record("20261202T000000Z-flood-0000ffff"), document=document)
+    cells = [f'{{"kv":"f16","prompt":"{n}","streams":{n},"words":"\\"quoted\\""}}' for n in range(80)]
+    known = ("decode_tok_s", "step_ms", "gpu_ms_step", "host_ms_step", "dispatches", "achieved_gb_s", "power_w")
+    (folder / "measurements.csv").unlink()
+    append_rows(
+        folder / "measurements.csv",
+        [
+            Measurement(b, b, cell, name, 1 + b / 7, "2026-12-02T00:00:00Z")
+            for cell in cells
+            for name in known
+            for b in range(20)
+        ],
+    )
+    (folder / "telemetry.csv").write_text(telemetry(20_000))
+    (folder / "requests.jsonl").write_text(requests())
     publish(lab)
     assert (lab / "site/runs/20261202T000000Z-flood-0000ffff/index.html").stat().st_size < 1_000_000
 

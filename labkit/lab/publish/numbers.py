@@ -106,6 +106,12 @@ class CellTable:
     left_out: str
     common: str = ""
 
+    @property
+    def size(self) -> int:
+        """About how many bytes of a page its samples and their code take."""
+        found = [one for line in self.lines for one in line.numbers if one]
+        return 2_000 * len(self.lines) + sum(300 + sum(map(html_size, one.lines)) for one in found)
+
 
 def cell_table(rows: Sequence[Measurement], first: str | None = None) -> CellTable | None:
     """Cells down, metrics across (`first` leftmost), geometric means of positive samples; None without rows."""
@@ -123,7 +129,7 @@ def cell_table(rows: Sequence[Measurement], first: str | None = None) -> CellTab
         numbers = []
         for metric in metrics:
             found = number_of(metric, samples[cell].get(metric, []), budget)
-            budget -= sum(len(line) + 4 * line.count('"') for line in found.lines) if found else 0
+            budget -= sum(map(html_size, found.lines)) if found else 0
             numbers.append(found)
         shown = [one.metric for one in numbers if one]
         most = max(map(len, samples[cell].values()))
@@ -146,6 +152,11 @@ def csv_lines(rows: Sequence[Measurement]) -> tuple[str, ...]:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(row._replace(value=repr(row.value)) for row in rows)  # type: ignore[arg-type]
     return tuple(text.getvalue().splitlines())
+
+
+def html_size(line: str) -> int:
+    """The bytes of a line of CSV in a page, where a quotation mark takes five."""
+    return len(line) + 4 * line.count('"') + 1
 
 
 def cell_snippet(cell: str, metrics: Sequence[str]) -> str:

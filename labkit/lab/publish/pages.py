@@ -29,6 +29,7 @@ HEADLINE = re.compile(
 )
 ENTRY = re.compile(r'<h[1-6] id="(?P<id>[^"]*)">.*?</h[1-6]>', re.DOTALL)
 EFFECT = re.compile(r"(?<![\w.])-?[\d.]+×? \[-?[\d.]+, -?[\d.]+\]")  # a number with its interval: kept on one line
+MOST_BESIDE = 300_000  # bytes of samples and strips by which a page has less room for its notebook's outputs
 RUNS_SHOWN = 6  # of a question in the index; older ones are folded
 SORTABLE = "levers.html"  # its tables can be sorted
 LIMITS = ("max_", "subgroup_", "timestamp_", "features")  # facts of a device that are folded away
@@ -116,6 +117,8 @@ def run_page(
     if main and run.plan and run.plan.design == "restarts" and run.verdict and main.n != run.verdict.pairs:
         main = None  # blocks of one start are one repetition, which measurements.csv alone does not tell
     has_notebook = run.notebook is not None
+    cells = cell_table(run.rows, run.plan.rule.metric if run.plan else None)
+    beside.used = min(MOST_BESIDE, (cells.size if cells else 0) + sum(map(len, run.strips)))
     notebook = notebook_html(run.notebook, beside, resolve) if has_notebook else "<p>No notebook was stored.</p>"
     checks = run.record.checks
     troubles, assessed = audit_lines(run)
@@ -140,7 +143,7 @@ def run_page(
             checked=claims is not None,
             claims=claims
             or Claims(can=texts(run.conclusion.get("claims")), cannot=texts(run.conclusion.get("should_not_claim"))),
-            cells=cell_table(run.rows, run.plan.rule.metric if run.plan else None),
+            cells=cells,
             main=main,
             main_code=Markup(highlight(main.code, "python")) if main else "",
             checks=checks,

@@ -72,6 +72,11 @@ class RunView:
         return (plan.question or plan.belief if plan else "") or self.record.experiment.replace("-", " ")
 
     @property
+    def strips(self) -> tuple[str, ...]:
+        """The drawings of its telemetry."""
+        return tuple(strip.svg for strip in self.telemetry.strips) if self.telemetry else ()
+
+    @property
     def device(self) -> str:
         return str((self.record.device or {}).get("name") or "")
 
