@@ -15,9 +15,10 @@ from labkit.lab.folder import PARTIAL
 from labkit.lab.ledger_files import ledger_content
 from labkit.lab.publish.comparison import compare_address, compared
 from labkit.lab.publish.docs import FOLDER, HOME, doc_places, docs_key, keep_docs, write_docs
+from labkit.lab.publish.index import index_page
 from labkit.lab.publish.made import TOP, Made, Site, Task, as_faults
 from labkit.lab.publish.markdown import Resolve
-from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, index_page, ledger_page
+from labkit.lab.publish.pages import LEDGERS, Menu, compare_page, ledger_page
 from labkit.lab.publish.pictures import draw_lacking, lacking
 from labkit.lab.publish.read import RunView, read_run, run_folders
 from labkit.lab.publish.reveal import revealed
