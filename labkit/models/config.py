@@ -161,10 +161,10 @@ def architecture_named(name: object) -> Architecture:
 
     for module in pkgutil.iter_modules(layouts.__path__):
         importlib.import_module(f"{layouts.__name__}.{module.name}")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
         raise ModelError(f"architecture {str(name)[:80]!r} is not among those labkit runs: {known}")
-    return ARCHITECTURES[str(name)]
+    return ARCHITECTURES[name]
 
 
 def architecture_of(file: ModelFile) -> Architecture:

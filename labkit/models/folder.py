@@ -5,6 +5,7 @@ GGUF names, and of Llama and Mistral the rows of Q and K with rotated dimensions
 """
 
 import hashlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -195,8 +196,8 @@ def config_metadata(config: dict[str, Any]) -> dict[str, Any]:
 def _number(settings: dict[str, Any], key: str, default: float | None = None) -> float:
     value = settings.get(key, default)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ModelError(f"the rotation's {key} is {str(value)[:40]!r}, not a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 1e300:
+        raise ModelError(f"the rotation's {key} is {repr(value)[:40]}, not a number that can be")
     return value
 
 
@@ -247,11 +248,11 @@ def _yarn(settings: dict[str, Any], factor: float) -> dict[str, Any]:
     mscale, mscale_all = settings.get("mscale"), settings.get("mscale_all_dim")
     if attention is None and mscale and mscale_all:
         one, all_ = (1 + (yarn_scale(factor) - 1) * _number(settings, key) for key in ("mscale", "mscale_all_dim"))
-        attention = one / all_
+        attention = one / all_ if all_ else math.nan  # which the configuration refuses
     if attention is not None:
-        if isinstance(attention, bool) or not isinstance(attention, int | float):
-            raise ModelError(f"attention_factor is {str(attention)[:40]!r}, not a number")
-        made["rope.scaling.attn_factor"] = attention / yarn_scale(factor)
+        made["rope.scaling.attn_factor"] = _number({"attention_factor": attention}, "attention_factor") / yarn_scale(
+            factor
+        )
     return made
 
 

@@ -270,6 +270,9 @@ def _build(
         twice = next(token for token_id, token in enumerate(tokens) if vocabulary[token] != token_id)
         raise ModelError(f"{where}: token {twice[:40]!r} stands in the vocabulary twice; the file is damaged")
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    for left, right in pairs:  # before `tokenizers` looks, which may panic
+        if not (left in vocabulary and right in vocabulary and left + right in vocabulary):
+            raise ModelError(f"{where}: its merges do not fit its vocabulary: {left[:40]!r} and {right[:40]!r}")
     try:
         backend = Backend(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre.ignore_merges))
     except Exception as error:  # `tokenizers` raises a bare Exception

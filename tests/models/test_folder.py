@@ -83,6 +83,7 @@ def setting(key: str, value: Any) -> Any:
 
 CONFIGS = [
     (setting("model_type", "mamba"), "'mamba' is not among those labkit runs: .*llama, mistral, qwen2, qwen3"),
+    (setting("model_type", ["llama"]), "is not among those labkit runs"),
     (lambda c: c.pop("model_type"), "'None' is not among those labkit runs"),
     (setting("quantization_config", {"quant_method": "awq"}), r"quantised \(awq\)"),
     (setting("hidden_act", "gelu"), "hidden_act is 'gelu'"),
@@ -100,6 +101,7 @@ CONFIGS = [
     (setting("rope_parameters", {"rope_type": "yarn", "factor": 2.0}), "original_max_position_embeddings is 'None'"),
     (setting("rope_parameters", {"rope_type": "longrope", "factor": 2.0}), "RoPE scaling 'longrope'"),
     (setting("rope_parameters", {"rope_theta": "big"}), "rope_theta is 'big', not a number"),
+    (setting("rope_parameters", {"rope_theta": 10**400}), "rope_theta is 1000"),
     (setting("rope_parameters", ["x"]), "described by"),
     (setting("rope_parameters", {"rope_theta": float("nan")}), "RoPE base is nan"),
     (setting("partial_rotary_factor", 2), "partial_rotary_factor is '2'"),
@@ -191,6 +193,7 @@ def test_a_file_cut_at_any_place_is_refused(tmp_path: Path) -> None:
         (lambda t: t["model"]["vocab"].update(x=1 << 40), "has id 1099511627776"),
         (lambda t: t["model"]["vocab"].update(x=9), "share id 9"),
         (lambda t: t["model"].update(merges=["a b c"]), "a merge is"),
+        (lambda t: t["model"]["vocab"].pop("Ġdef"), "merges do not fit its vocabulary"),
         (lambda t: t.update(added_tokens=[{"id": -1, "content": "x"}]), "an added token is"),
         (lambda t: t["model"]["vocab"].update(x=600), "601 tokens for 515 rows"),
     ],
@@ -201,6 +204,55 @@ def test_a_tokenizer_labkit_cannot_rebuild_is_one_line(tmp_path: Path, change: A
     with pytest.raises(ModelError, match=reason) as caught:
         Model(folder).tokenizer.encode("x")
     assert "\n" not in str(caught.value)
+
+
+def test_older_and_richer_configs_say_the_same(tmp_path: Path) -> None:
+    folder = copied("qwen2-folder", tmp_path)
+    edit(folder / "config.json", lambda c: (c.pop("rope_parameters"), c.update(rope_theta=1e5)))
+    assert Model(folder).config == Model(TINY / "qwen2-folder").config
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 1.0}
+    edit(folder / "config.json", lambda c: c.update(rope_scaling=yarn, rope_theta=1e4))
+    config, same = Model(folder).config, Model(TINY / "qwen3-yarn-f32.gguf").config
+    assert config.rope_freq_factors is not None
+    assert config.rope_freq_factors[-1] == 4.0
+    assert config.rope_scale == same.rope_scale == pytest.approx(1 + 0.1 * np.log(4))
+    for more, scale in (({"attention_factor": 1.25}, 1.25), ({"mscale": 2.0, "mscale_all_dim": 1.0}, None)):
+        edit(folder / "config.json", lambda c, more=more: c.update(rope_scaling=yarn | more))
+        want = scale or (1 + 0.2 * np.log(4)) / (1 + 0.1 * np.log(4))
+        assert Model(folder).config.rope_scale == pytest.approx(want)
+
+
+@pytest.mark.parametrize(
+    ("more", "windows"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 8}, ()),
+        ({"use_sliding_window": True, "sliding_window": 8, "layer_types": None, "max_window_layers": 1}, (0, 8, 8)),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            None,
+        ),
+        (
+            {
+                "use_sliding_window": True,
+                "sliding_window": 8,
+                "layer_types": ["sliding_attention"] + ["full_attention"] * 2,
+            },
+            (8, 0, 0),
+        ),
+    ],
+)
+def test_windows_are_those_of_the_layers_the_config_says(tmp_path: Path, more: Any, windows: Any) -> None:
+    folder = copied("qwen2-folder", tmp_path)
+    edit(folder / "config.json", lambda c: c.update(more))
+    if windows is None:
+        with pytest.raises(ModelError, match="4 marks of sliding windows for 3 layers"):
+            Model(folder)
+    else:
+        assert Model(folder).config.windows == windows
 
 
 def test_rows_without_a_token_are_there_but_mean_nothing(tmp_path: Path) -> None:
