@@ -85,7 +85,7 @@ class BenchCommand(click.Command):
 @click.option("--no-record", is_flag=True, help="Measure and show, but keep nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Write the result as JSON on stdout.")
 def command(**o: Any) -> None:
-    """Measure decode and prefill rates of MODEL (a catalogue name or a .gguf file) or of a --shape.
+    """Measure decode and prefill rates of MODEL (a catalogue name, a .gguf file, a folder) or of a --shape.
 
     Every rate comes with its interval, GPU and host time a step, achieved GB/s or TFLOP/s, the share of this device's
     own measured read bandwidth or matrix rate, and what the card says of its power, clocks and heat. The run is kept in

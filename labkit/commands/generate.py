@@ -36,7 +36,11 @@ def _bias(items: tuple[str, ...]) -> dict[int, float]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("prompt")
 @click.option(
-    "--model", "-m", default="smollm2-135m", show_default=True, help="Catalogue name, or path of a .gguf file."
+    "--model",
+    "-m",
+    default="smollm2-135m",
+    show_default=True,
+    help="Catalogue name, path of a .gguf file, or of a folder.",
 )
 @click.option("--device", "-d", default=None, help="Index, part of the name, cpu or gpu; default: the best.")
 @click.option("-n", "--max-tokens", type=int, default=128, show_default=True, help="Tokens to generate at most.")
