@@ -185,6 +185,9 @@ def record(
         kernel = device.kernel("attention_teams", cache.kind + suffix, constants)
     else:
         kernel = device.kernel("attention", f"{cache.kind}_wide" if device.has("int64") else cache.kind, constants)
+    seen = splits * cut.span * PAGE
+    if window:
+        seen = min(seen, window)
     program.dispatch(
         kernel,
         (packs, splits, count),
@@ -197,8 +200,8 @@ def record(
         reads=[source, described, cache.k, cache.v, cache.page_table],
         writes=[*scratch, *drawn, *(y.ranges if isinstance(y, Rounded) else [target])] if cut.team else scratch or [target],
         label=label,
-        flops=4 * count * splits * cut.span * PAGE * heads * head_dim,
-        nbytes=splits * cut.span * PAGE * 2 * cache.position_bytes + count * 2 * heads * head_dim * 4,
+        flops=4 * count * seen * heads * head_dim,
+        nbytes=seen * 2 * cache.position_bytes + count * 2 * heads * head_dim * 4,
     )  # fmt: skip
     if direct or cut.team:
         return

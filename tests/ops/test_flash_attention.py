@@ -146,18 +146,20 @@ def test_every_cut_of_the_work_gives_the_same_attention(coopmat_device, changes)
     case, size = Case(SMALL), coopmat_device.coopmat_size
     changes = changes | {"columns": changes.get("columns", 1) * size}
     cut = small_cut(coopmat_device, 4, **changes)
-    assert error(case.run(coopmat_device, cut=cut), case.want()) < TOLERANCE
+    for window in (0, 30):
+        assert error(case.run(coopmat_device, cut=cut, window=window), case.want(window)) < TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
-def test_layouts_that_send_p_through_memory_give_the_same_attention(coopmat_device, transposed, monkeypatch):
+@pytest.mark.parametrize("window", [0, 30])
+def test_layouts_that_send_p_through_memory_give_the_same_attention(coopmat_device, transposed, window, monkeypatch):
     layout = regular(read(coopmat_device), coopmat_device.coopmat_size, transposed)
     if layout is None:
         pytest.skip("this device's accumulators are irregular that way round")
     monkeypatch.setattr(op, "layout_of", lambda device: dataclasses.replace(layout, direct=False))
     case = Case(SMALL)
-    assert error(case.run(coopmat_device), case.want()) < TOLERANCE
+    assert error(case.run(coopmat_device, window=window), case.want(window)) < TOLERANCE
 
 
 @pytest.mark.slow
