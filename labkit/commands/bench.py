@@ -243,9 +243,9 @@ def figure_command(runs: tuple[str, ...], phase: str, title: str | None, out: Pa
     """Draw the rates of stored benches of one device in one picture: a line a runtime and quantisation."""
     import tempfile
 
-    from labkit.lab.bench_figure import figure_of_runs
     from labkit.lab.figures import write_png
     from labkit.lab.lab import Lab
+    from labkit.lab.pictures.bench import figure_of_runs
 
     lab = Lab()
     made = figure_of_runs([lab.find_run(run) for run in runs], phase, title=title)

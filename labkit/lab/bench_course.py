@@ -60,7 +60,7 @@ def run_bench(
                 run.line("steps.jsonl", steps[-1])
 
         def figure_of() -> Any:
-            from labkit.lab.bench_figure import figure
+            from labkit.lab.pictures.bench import figure
 
             return figure(results.rows(), results, subtitle=f"{settings.repetitions} repetitions · {device.name}")
 

@@ -9,8 +9,8 @@ from labkit.audit.run_files import read_lines
 from labkit.errors import RunError
 from labkit.lab.compare import CellRatio, cell_ratio
 from labkit.lab.effects import by_block
-from labkit.lab.forest import Branch
 from labkit.lab.measurements import Measurement
+from labkit.lab.pictures.forest import Branch
 from labkit.lab.record import canonical_cell
 from labkit.measure.metrics import metric as known_metric
 from labkit.measure.serving.parting import Parting, parting

@@ -8,7 +8,7 @@ from labkit.audit.claims import read_claims
 from labkit.audit.implied import implied_points
 from labkit.audit.report import audit
 from labkit.errors import ParameterError
-from labkit.lab.implied_figure import implied_figure
+from labkit.lab.pictures.implied import implied_figure
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 
 from labkit.errors import RunError
 from labkit.lab.lab import Lab
-from labkit.lab.power_figure import drawn_cells
+from labkit.lab.pictures.power import drawn_cells
 from labkit.lab.stored_power import find_stored, read_stored, stored_powers
 from labkit.measure.telemetry import Reading, csv_line, header
 

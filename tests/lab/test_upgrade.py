@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from labkit.errors import ParameterError, RunError
-from labkit.lab.forest import Branch, forest
 from labkit.lab.measurements import Measurement
+from labkit.lab.pictures.forest import Branch, forest
 from labkit.lab.record import canonical_cell
 from labkit.lab.upgrade import changes, greedy_outputs, output_words, partings, question_words, tally, told_apart
 from labkit.measure.serving.parting import Parting

@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.routing_figure import ALIKE, NOT_MEASURED, map_choices, routing, steps_between
+from labkit.lab.pictures.routing import ALIKE, NOT_MEASURED, map_choices, routing, steps_between
 from labkit.measure.routing import First, Later, Profile, profile
 
 

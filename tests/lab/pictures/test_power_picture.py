@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.power_figure import Drawn, Panels, Peak, power_figure, power_laws
+from labkit.lab.pictures.power import Drawn, Panels, Peak, power_figure, power_laws
 from labkit.measure.sensor import Pulse
 
 PEAK = Peak("584 W for 1 ms", Pulse(200.0, 584.0, 0.001), {0.01: 238.4, 0.1: 203.84})

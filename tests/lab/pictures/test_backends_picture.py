@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.backend_figure import Reading, Writing, backends, lengths_of_curve
+from labkit.lab.pictures.backends import Reading, Writing, backends, lengths_of_curve
 
 pytestmark = pytest.mark.quick
 READ = [

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.bench_figure import figure, figure_of_runs
 from labkit.lab.lab import StoredRun
+from labkit.lab.pictures.bench import figure, figure_of_runs
 from labkit.measure.bench.report import Results
 from labkit.measure.bench.settings import Cell
 from labkit.measure.bench.sides import Sample

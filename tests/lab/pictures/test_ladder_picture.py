@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.ladder_figure import Ladder, ladders
+from labkit.lab.pictures.ladder import Ladder, ladders
 from labkit.measure.serving.residents import Steps
 from labkit.measure.step_law import fit_steps
 

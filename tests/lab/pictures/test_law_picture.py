@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import ParameterError
-from labkit.lab.law_figure import Fitted, laws
+from labkit.lab.pictures.law import Fitted, laws
 from labkit.measure.laws import fit_law
 
 X = [4.0, 1.0, 2.0]
