@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import ParameterError
 from labkit.measure.bench.agreement import INT8_GAP, greedy_gap
-from labkit.measure.energy import energy
 from labkit.measure.serving.requests import answer_row
 from labkit.measure.serving.served import Limits, Served
+from labkit.measure.token_energy import energy_metrics
 from labkit.models.model import Model
 from labkit.runtimes.declared import COLUMN, note_runtime, note_settings, require_settings
 from labkit.runtimes.load import Load
@@ -89,8 +89,8 @@ def serve_cell(
     for answer in answers:
         run.request(block=block, cell=cell, **answer_row(answer, run.elapsed), **{COLUMN: told})
     served = Served.of(answers)
-    spent = energy(run.readings, *served.span) if served.good and served.span[1] > served.span[0] else None
-    run.measure(cell, block, start=runtime if runtime.origin else None, **served.metrics(limits, spent))
+    drawn = {} if not served.good else energy_metrics(run.readings, served.span, served.tokens)
+    run.measure(cell, block, start=runtime if runtime.origin else None, **served.metrics(limits), **drawn)
     return served
 
 

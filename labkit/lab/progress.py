@@ -1,5 +1,6 @@
 """How far a run is: the file a notebook writes, and what a person sees on a terminal or in the notebook."""
 
+import contextlib
 import json
 import sys
 import time
@@ -96,9 +97,10 @@ class ProgressDisplay:
             self.handle.update(page, raw=True)
 
     def close(self) -> None:
-        """Ends the terminal's line."""
-        if not in_notebook() and self.stream.isatty():
-            self.stream.write("\n")
+        """Ends the terminal's line, where the terminal is still there."""
+        with contextlib.suppress(ValueError):  # at the interpreter's end its stream may be closed
+            if not in_notebook() and self.stream.isatty():
+                self.stream.write("\n")
 
 
 def in_notebook() -> bool:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from labkit.errors import ParameterError
 from labkit.measure.energy import energy
+from labkit.measure.sensor import renewal
 from labkit.measure.telemetry import Reading
 
 Readings = Sequence[tuple[float, Reading]]
@@ -129,6 +130,15 @@ def token_energy(
         return TokenEnergy(tokens, seconds, None, 0.0, "none", rest_w, why)
     source = sources[0] if len(set(sources)) == 1 else "counter and power"
     return TokenEnergy(tokens, seconds, joules / counted, counted / renewal_s, source, rest_w)
+
+
+def energy_metrics(readings: Readings, span: Span, tokens: int) -> dict[str, float]:
+    """Power and joules a token of what was made in `span`, by registered metric; nothing where the device tells no power,
+    or the span is too short for how often its sensor is renewed."""
+    told = [one for one in readings if one[1].power_w is not None]
+    if len(told) < 2 or tokens < 1 or not span[1] > span[0]:
+        return {}
+    return token_energy(readings, [span], tokens, renewal(told).seconds).metrics()
 
 
 def watts(readings: Readings, start_s: float, end_s: float) -> tuple[float | None, str, str]:

@@ -9,6 +9,7 @@ from statistics import fmean, median
 import numpy as np
 
 from labkit.errors import ParameterError
+from labkit.measure.sensor import renewal
 from labkit.measure.serving.percentiles import Percentile, percentile
 from labkit.measure.statistics import t_quantile
 from labkit.measure.telemetry import Reading
@@ -21,7 +22,8 @@ RISES = {"temperature_c": 1.0, "power_w": 0.02, "core_mhz": 0.02}  # over the wi
 @dataclass(frozen=True)
 class Transients:
     """Power of a window by its readings, in watts. `peak_of_cap` and `over_cap` (the share of readings above the cap) are
-    None without a cap. `period_s` is the median distance between readings, `longest_s` the longest."""
+    None without a cap. `period_s` is the median distance between readings, `longest_s` the longest; `renewed_s` is how
+    often the sensor's value changes (see `sensor.renewal`), None where that is not told."""
 
     n: int
     mean_w: float
@@ -30,6 +32,7 @@ class Transients:
     p99: Percentile
     period_s: float
     longest_s: float
+    renewed_s: float | None = None
     cap_w: float | None = None
     over_cap: float | None = None
 
@@ -42,11 +45,12 @@ class Transients:
     def shortest_s(self) -> float:
         """The shortest transient that no two readings can have between them. A card's own reading may be a mean over
         longer than that: then its peak is lower than the power was."""
-        return self.longest_s
+        return max(self.longest_s, self.renewed_s or 0.0)
 
     def sees(self, seconds: float) -> float:
-        """The chance that a transient of this length falls on a reading, at a random moment: its length over the period."""
-        return min(1.0, max(0.0, seconds) / self.period_s)
+        """The chance that a transient of this length falls on a reading, at a random moment: its length over the period of
+        reading, or of the sensor's renewal where that is longer and each value is of a moment."""
+        return min(1.0, max(0.0, seconds) / max(self.period_s, self.renewed_s or 0.0))
 
     def __str__(self) -> str:
         return self.words()
@@ -80,6 +84,7 @@ def transients(readings: Readings, start_s: float, end_s: float, cap_w: float | 
         percentile(watts, 0.99),
         median(apart),
         max(apart),
+        renewal([one for one in readings if start_s <= one[0] <= end_s]).period_s,
         cap_w,
         over,
     )

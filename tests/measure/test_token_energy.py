@@ -6,7 +6,7 @@ from labkit.errors import ParameterError
 from labkit.measure.metrics import METRICS
 from labkit.measure.sensor import Pulse, sense
 from labkit.measure.telemetry import Reading
-from labkit.measure.token_energy import mean_reading, rest, token_energy
+from labkit.measure.token_energy import energy_metrics, mean_reading, rest, token_energy
 
 
 def test_joules_a_token_of_a_known_power_by_hand() -> None:
@@ -75,3 +75,17 @@ def test_rest_is_of_readings_in_which_nothing_worked() -> None:
     assert ((awake.watts, awake.n), (asleep.watts, asleep.n)) == ((125.0, 9), (81.0, 11))
     assert mean_reading(readings, [(2.0, 4.0)], "power_w") == 600.0
     assert mean_reading(readings, [(2.0, 4.0)], "temperature_c") is None
+
+
+def test_requests_have_joules_where_the_span_lasts_two_renewals_and_the_card_tells() -> None:
+    """A sensor renewed every 0.1 s that shows 300 W up to 1 s and 500 W from then on: what is read first in the span from
+    1 s on may still be of before it."""
+    readings = [
+        (0.05 * i, Reading(power_w=300.0 + 0.1 * (i // 2) if i < 21 else 500.0 + 0.1 * (i // 2))) for i in range(81)
+    ]
+    found = energy_metrics(readings, (1.0, 4.0), 1000)
+    assert found["power_w"] == pytest.approx(502.55, abs=0.2)  # 500 and a tenth of the renewals 11 to 40
+    assert found["j_per_token"] == pytest.approx(502.55 * 3 / 1000, rel=0.001)
+    assert energy_metrics(readings, (1.0, 1.15), 100) == {}
+    assert energy_metrics([(at, Reading(core_mhz=2000.0)) for at, _ in readings], (1.0, 4.0), 1000) == {}
+    assert energy_metrics(readings[:1], (1.0, 4.0), 1000) == {}

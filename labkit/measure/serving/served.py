@@ -8,7 +8,6 @@ from typing import Any
 
 from labkit.errors import ParameterError
 from labkit.measure.bench.streams import Arrivals, Window, window_of
-from labkit.measure.energy import Energy
 from labkit.measure.serving.percentiles import SHOWN, Percentile, least_count, percentile
 from labkit.measure.serving.requests import Timed
 from labkit.measure.serving.residents import Steps, in_flight, resident, waiting
@@ -148,12 +147,12 @@ class Served:
         late = [one.submit_s - one.due_s for one in self.good if one.due_s is not None and one.submit_s is not None]
         return (median(late), max(late)) if late else None
 
-    def metrics(self, limits: Limits | None = None, energy: Energy | None = None) -> dict[str, float]:
+    def metrics(self, limits: Limits | None = None) -> dict[str, float]:
         """Metrics by their registered ids, for `run.measure(cell, block, **served.metrics())`; only those there are.
 
         Latencies are medians (of `itl_s` over all gaps: a multi-token event is one). A tail (`ttft_p95_s`, `itl_p99_s`,
         `e2e_p95_s`) is there where the count carries it. `decode_tok_s` is there where all requests decode at once for
-        two steps. `energy`: the device's, over the same time. Where all failed, that alone."""
+        two steps. Where all failed, that alone. Joules a token are of `token_energy`, over `span`."""
         found = {"failed_share": self.failed_share}
         if not self.good:
             return found
@@ -169,10 +168,6 @@ class Served:
                 "goodput_req_s": len(met) / (end - begin),
                 "goodput_tok_s": sum(one.tokens for one in met) / (end - begin),
             }
-        if energy is not None and (joules := energy.joules) is not None:
-            found |= {"power_w": joules / energy.asked_s} | (
-                {"j_per_token": joules / self.tokens} if self.tokens else {}
-            )
         return found
 
     def _rates(self, begin: float, end: float) -> dict[str, float]:
