@@ -3,7 +3,6 @@
 import argparse
 import importlib.util
 import keyword
-import re
 import shlex
 import sys
 from typing import Any, NoReturn
@@ -196,10 +195,11 @@ def constant(name: str, text: str) -> int | float | bool:
 
 def at_their_lines(message: str, name: str, lines: list[str]) -> str:
     """The compiler's errors, each with its line of the cell; `lines` begins with the magic's own."""
-    found = re.findall(rf"{re.escape(name)}:(\d+): (.*?)(?=; {re.escape(name)}:\d+: |$)", message, re.DOTALL)
+    from labkit.vulkan.compile import faults
+
     shown = []
-    for number, text in found[:SHOWN_ERRORS]:
+    for number, text in faults(message, name)[:SHOWN_ERRORS]:
         shown.append(f"{name}, line {number} of the cell: {text}")
-        if 0 < int(number) <= len(lines) and (code := lines[int(number) - 1].strip()):
+        if 0 < number <= len(lines) and (code := lines[number - 1].strip()):
             shown.append(f"    {code}")
     return "\n".join(shown) or message

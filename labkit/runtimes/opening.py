@@ -62,6 +62,8 @@ def open_runtime(
     from labkit.models.catalogue import locate
 
     path = locate(model)
+    if path.is_dir():
+        raise ParameterError(f"{path} is a folder; runtimes are asked over one file: give the path of a GGUF file")
     if not path.is_file():
         raise ParameterError(f"{path} is not there; give a catalogue name or the path of a GGUF file")
     wanted = Wanted(

@@ -77,6 +77,12 @@ def _readable(message: str, source: Path, name: str) -> str:
     return said if said.startswith(f"{name}:") else f"{name}: {said}"
 
 
+def faults(message: str, name: str) -> list[tuple[int, str]]:
+    """What the compiler complains of in a ShaderError's text, each with its line of the shader `name`, from 1."""
+    found = re.findall(rf"{re.escape(name)}:(\d+): (.*?)(?=; {re.escape(name)}:\d+: |$)", message, re.DOTALL)
+    return [(int(number), text) for number, text in found]
+
+
 def compile_with(compiler: Compiler, text: str, defines: list[str], name: str, root: Path) -> bytes:
     """SPIR-V of `text` by one compiler. `defines` are -D flags. Raises ShaderError with `name:line` and its message."""
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from labkit.errors import LabError, ParameterError, ShaderError
 from labkit.measure.roofline import kept_ceilings
 from labkit.show.pieces import Html, mark, paragraph, share_words, table
+from labkit.vulkan.compile import faults
 from labkit.widgets.swapped import Swapped, defines_of, trials
-from labkit.widgets.trial import Found, Trial, code_html, faults, faults_html, of_bench
+from labkit.widgets.trial import Found, Trial, code_html, faults_html, of_bench
 from labkit.widgets.view import View
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
 """What one run of a kernel lab came to: faults at their lines, trials against NumPy, and the compiler's numbers."""
 
-import re
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
@@ -60,12 +59,6 @@ def of_bench(tried: Tried) -> Trial:
         edited.error, edited.limit, median(edited.seconds) if edited.seconds else 0.0, case.nbytes, case.flops, case.label,
         median(tried.committed.seconds) if tried.committed.seconds else None,
     )  # fmt: skip
-
-
-def faults(message: str, name: str) -> list[tuple[int, str]]:
-    """The compiler's complaints of a ShaderError's text, each with its line from 1."""
-    found = re.findall(rf"{re.escape(name)}:(\d+): (.*?)(?=; {re.escape(name)}:\d+: |$)", message, re.DOTALL)
-    return [(int(number), text) for number, text in found]
 
 
 def faults_html(found: Found) -> Html:

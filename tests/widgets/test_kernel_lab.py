@@ -8,12 +8,12 @@ from page_rules import check_noun
 
 from labkit.errors import ParameterError, ShaderError
 from labkit.measure.ops_bench.cases import nmse
-from labkit.vulkan.compile import shader_root
+from labkit.vulkan.compile import faults, shader_root
 from labkit.vulkan.device import Device
 from labkit.vulkan.kernel import Kernel
 from labkit.widgets import kernel_lab
 from labkit.widgets.kernel_lab import KernelLab, text_of
-from labkit.widgets.trial import Trial, faults
+from labkit.widgets.trial import Trial
 
 SCALE = """#version 450
 #extension GL_EXT_buffer_reference : require
