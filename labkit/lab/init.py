@@ -133,15 +133,22 @@ def fill(folder: Path) -> None:
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     (folder / "lab").chmod(0o755)
+    published = checkout() / "data" / "claims"
+    if published.is_dir():  # the published numbers that notebooks hold their own against
+        shutil.copytree(published, folder / "data" / "claims")
     render(folder)
+
+
+def checkout() -> Path:
+    """Where the labkit that runs lies; of an installed one, where its packages are."""
+    return Path(labkit.__path__[0]).resolve().parent
 
 
 def launcher() -> str:
     """The lab's own `./lab`; a checkout below the home folder is named from there, so nobody's name is in it."""
-    checkout = Path(labkit.__path__[0]).resolve().parent
-    if not os.access(checkout / "lab", os.X_OK):
+    place, home = checkout(), Path.home()
+    if not os.access(place / "lab", os.X_OK):
         return LAUNCHER.format(checkout='""')
-    home = Path.home()
-    if checkout.is_relative_to(home) and home != Path("/"):
-        return LAUNCHER.format(checkout=f'"$HOME"/{shlex.quote(checkout.relative_to(home).as_posix())}')
-    return LAUNCHER.format(checkout=shlex.quote(str(checkout)))
+    if place.is_relative_to(home) and home != Path("/"):
+        return LAUNCHER.format(checkout=f'"$HOME"/{shlex.quote(place.relative_to(home).as_posix())}')
+    return LAUNCHER.format(checkout=shlex.quote(str(place)))

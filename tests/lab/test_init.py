@@ -42,6 +42,7 @@ def test_a_new_lab_has_its_template_its_folders_and_its_empty_ledgers(mine: Path
     }
     assert (mine / "FINDINGS.md").read_text().endswith("*Nothing yet.*\n")
     assert verify(mine).faults == ()
+    assert (mine / "data/claims/r9700.csv").read_bytes() == (SOURCE / "data/claims/r9700.csv").read_bytes()
     assert find_experiment(mine, "template").question.endswith("?")
     assert len((mine / "README.md").read_text().splitlines()) < 20
 
