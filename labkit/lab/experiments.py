@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def find_notebook(root: Path, name: str) -> Path:
         if not path.is_file():
             raise RunError(f"there is no notebook {name}")
         return path
-    wanted = name.lower().replace("_", "-")
+    wanted = notebook_name(Path(f"{name}.ipynb"))
     for path in sorted(folder.glob("*.ipynb")):
         if notebook_name(path) == wanted:
             return path
@@ -73,8 +74,10 @@ def list_experiments(root: Path) -> list[Experiment | RunError | ParameterError]
 
 
 def notebook_name(path: Path) -> str:
-    """The experiment's name a notebook's file stands for: `batch_decode.ipynb` is `batch-decode`."""
-    return path.stem.lower().replace("_", "-")
+    """The experiment's name a notebook's file stands for: `batch_decode.ipynb` is `batch-decode`, and so is
+    `07_batch_decode.ipynb`, whose number only sorts it."""
+    name = path.stem.lower().replace("_", "-")
+    return re.sub(r"^[0-9]+-(?=[a-z])", "", name)
 
 
 def load_experiment(path: Path) -> Experiment:
