@@ -36,3 +36,10 @@ def test_the_runner_reads_its_question_and_its_parameters(path):
     experiment = find_experiment(ROOT, path.stem)
     assert experiment.question.endswith("?")
     assert {"quick", "belief"} <= set(experiment.parameters)
+
+
+def test_the_tour_s_shader_is_the_committed_one():
+    """It is a copy, which a person may change; the text beside it says that it is timed against the committed one."""
+    notebook = nbformat.read(ROOT / "notebooks" / "00_start_here.ipynb", as_version=4)
+    cell = next(cell.source for cell in notebook.cells if cell.source.startswith("%%glsl rms_norm\n"))
+    assert cell.removeprefix("%%glsl rms_norm\n").strip() == (ROOT / "shaders/rms_norm.comp").read_text().strip()
