@@ -17,6 +17,9 @@ from labkit.vulkan.memory import Buffer, Range
 from labkit.vulkan.program import Program
 
 BLOCK_WORDS = 4  # uint32 a block: first row, rows, slot, first position
+MOST_CROWDED = (
+    128  # dimensions of a head, where k and v take more registers: of 256, RDNA 3.5 and 4 hold none without scratch
+)
 
 
 def reference(
@@ -83,7 +86,10 @@ def choose(device: Device, group: int, head_dim: int) -> tuple[Cut | None, str]:
     wide = {"size": size, "subgroup": subgroup_for_coopmat(device)}
     pack = next(n for n in (8, 4, 2, 1) if n <= group and (group % n == 0 or n == 1))
     # the other way round, or through memory, an invocation has more of k and v beside its q
-    held = head_dim // size // (2 if layout.transposed or not layout.direct else 1)
+    crowded = layout.transposed or not layout.direct
+    if crowded and head_dim > MOST_CROWDED:
+        return None, f"heads of {head_dim} spill registers where matrices lie as on {device.name}"
+    held = head_dim // size // (2 if crowded else 1)
     for subgroups, columns in ((4, 32), (4, 16)):  # on an H200 four are as fast as eight, and share a multiprocessor
         cut = Cut(subgroups, 1, columns, min(pack, subgroups), held, **wide)
         if cut.shared_bytes(head_dim, layout) <= device.info.max_shared_bytes:

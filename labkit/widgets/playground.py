@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError, ParameterError
 from labkit.show.pieces import Html, escape, paragraph, size_words, verbatim
-from labkit.widgets.tokens import Shown, legend_html, shown, tokens_html, tokens_table
+from labkit.show.tokens import Shown, legend_html, shown, tokens_html, tokens_table
 from labkit.widgets.view import View
 
 if TYPE_CHECKING:

@@ -132,6 +132,7 @@ def test_every_lever_that_acts_by_restart_says_what_must_be_made_anew() -> None:
     assert {found.name: found.needs for found in LEVERS.values() if found.acts == "restart"} == {
         "slots": "engine", "context": "engine", "kv": "engine", "arithmetic": "engine", "runtime": "engine",
         "quant": "weights", "model": "weights", "device": "device", "disable": "device", "driver": "driver",
+        "version": "engine",
     }  # fmt: skip
     assert not any(found.needs for found in LEVERS.values() if found.acts != "restart")
     with pytest.raises(ParameterError, match="'dial' acts by restart and needs nothing made anew"):

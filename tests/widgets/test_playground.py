@@ -10,8 +10,8 @@ from page_rules import Page
 from labkit.engine.engine import Engine
 from labkit.errors import EngineError, ParameterError
 from labkit.lab.publish.sanitise import sanitise
+from labkit.show.tokens import Shown, shown, tint_of, tokens_html, tokens_table
 from labkit.widgets import playground
-from labkit.widgets.tokens import Shown, shown, tint_of, tokens_html, tokens_table
 
 PROMPT = "def hello"
 
