@@ -81,9 +81,8 @@ def look(specs: list[str], within_s: float) -> list[dict[str, Any]]:
 
 def silent(spec: str, why: str) -> dict[str, Any]:
     """The row of an address that did not answer; its own text may hold a secret, which the reason never does."""
-    from urllib.parse import urlsplit
-
-    shown = spec.rpartition("@")[2] if "@" in urlsplit(spec).netloc else spec
+    place = spec.partition("://")[2].partition("/")[0]
+    shown = spec.rpartition("@")[2] if "@" in place else spec
     return {"address": shown.partition("?")[0], "here": False, "why_not": why}
 
 

@@ -41,6 +41,8 @@ def ladders(parts: Sequence[Ladder], *, all_title: str, title: str, subtitle: st
 
     if not parts:
         raise ParameterError("there is no ladder to draw")
+    if not any(part.slowest_tok_s for part in parts):
+        raise ParameterError("there is no ladder to draw: no request came whole at any rung")
     widest = max(streams for part in parts for streams in part.slowest_tok_s)
     figure = make_subplots(
         rows=2, cols=2, specs=[[{}, {}], [{"colspan": 2}, None]], row_heights=[0.64, 0.36], vertical_spacing=0.22,
