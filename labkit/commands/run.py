@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 @click.argument("experiment", required=False)
 @click.option("-p", "assigned", nargs=2, multiple=True, metavar="NAME VALUE", help="Set a parameter (repeatable).")
 @click.option("--params", "file", type=click.Path(path_type=Path), help="Parameters from a .json or .yaml file.")
-@click.option("--quick/--full", default=None, help="Set the notebook's `quick` parameter to true or false.")
+@click.option(
+    "--quick/--full",
+    default=None,
+    help="Set the notebook's `quick` parameter; a quick run takes small sizes of its own, whatever -p says of them.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for the whole run.")
 @click.option("--cell-timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Limit for each cell.")
 @click.option("--no-ledger", is_flag=True, help="Keep the record, but enter nothing in the ledger.")
