@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from labkit.widgets.face import Face
 
 
-class View:
+class View(ABC):
     """What the views share. `html` and `figure` are its picture, which the notebook keeps; `state` is the same as data.
 
     Work goes on in a thread: `stop` ends it, `wait` waits for it, and an interrupt of `wait` stops it. What goes wrong
@@ -36,13 +37,13 @@ class View:
 
     # What a view gives
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """What it shows, as plain values."""
-        raise NotImplementedError
 
+    @abstractmethod
     def html(self) -> Html:
         """What it shows in words, tables and bars."""
-        raise NotImplementedError
 
     def figure(self) -> Any:
         """What it shows as a plotly figure, or None."""
@@ -54,6 +55,7 @@ class View:
 
     def follow_controls(self) -> None:
         """Set the widgets to the present state."""
+        return  # a view without controls has none to set
 
     # Its work
 

@@ -1,5 +1,6 @@
 """`watch(run)`: how far a run or a sweep is, the time left, and its metric while the interval tightens."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,9 @@ class Watch(View):
         self.period_s = period_s
         self._stop_button: Any = None
 
+    @abstractmethod
     def look(self) -> bool:
         """Look once; whether it is over."""
-        raise NotImplementedError
 
     def watch(self) -> None:
         """Look until it is over or `stop`."""
