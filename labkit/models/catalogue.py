@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import ModelError
+from labkit.errors import ModelError, ParameterError
 from labkit.models.gguf import GgufFile
 from labkit.models.sources import HubFile, LocalFile, PackageFile, Source
 
@@ -61,12 +61,15 @@ def models_folder() -> Path:
     """Where this lab keeps models: `LABKIT_MODELS`, else `data/models` of the lab, else the user's own data folder.
 
     The lab is `LABKIT_LAB`, else the nearest folder upward of the current one holding FINDINGS.md beside labkit/ or
-    lab.toml, else the checkout labkit was imported from.
+    lab.toml, else the checkout labkit was imported from. ParameterError where `LABKIT_LAB` names no lab.
     """
     if chosen := os.environ.get("LABKIT_MODELS"):
         return Path(chosen).expanduser().absolute()
     if lab := os.environ.get("LABKIT_LAB"):
-        return Path(lab).expanduser().absolute() / "data" / "models"
+        named = Path(lab).expanduser().absolute()
+        if not (named / "FINDINGS.md").is_file():
+            raise ParameterError(f"LABKIT_LAB={lab} is not a lab: it has no FINDINGS.md; check the variable")
+        return named / "data" / "models"
     here, checkout = Path.cwd(), Path(__file__).resolve().parents[2]
     for folder in (here, *here.parents):
         beside = (folder / "labkit").is_dir() or (folder / "lab.toml").is_file()

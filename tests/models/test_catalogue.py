@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from crafted_gguf import TINY
 
-from labkit.errors import ModelError
+from labkit.errors import ModelError, ParameterError
 from labkit.models import catalogue, sources
 from labkit.models.catalogue import CATALOGUE, Entry, pull, stored, verify
 from labkit.models.model import Model
@@ -361,6 +361,9 @@ def test_the_models_folder_is_the_labs(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(lab / "notebooks")
     assert catalogue.models_folder() == lab / "data" / "models"
     monkeypatch.setenv("LABKIT_LAB", str(tmp_path))
+    with pytest.raises(ParameterError, match="is not a lab: it has no FINDINGS"):
+        catalogue.models_folder()
+    (tmp_path / "FINDINGS.md").touch()
     assert catalogue.models_folder() == tmp_path / "data" / "models"
     monkeypatch.setenv("LABKIT_MODELS", "elsewhere")
     assert catalogue.models_folder() == lab / "notebooks" / "elsewhere"
