@@ -13,7 +13,7 @@ from typing import Any
 from labkit.errors import ModelError, ParameterError
 from labkit.models.gguf import StringArray
 
-SECONDS = 3.0  # for one rendering; an honest one takes milliseconds
+SECONDS = 3.0  # of the processor for one rendering; an honest one takes milliseconds
 _WORKER = Path(__file__).with_name("chat_worker.py")
 
 
