@@ -86,12 +86,15 @@ class ChatTemplate:
         try:
             stdin.write(request + "\n")
             stdin.flush()
-            return stdout.readline()
+            line = stdout.readline()
         except OSError:
-            return ""
+            line = ""
         except BaseException:  # interrupted between question and answer: the next answer must not be this one's
             self.close()
             raise
+        if not line:  # its pipe closes a moment before the process has ended
+            self.close()
+        return line
 
 
 def _end(worker: "subprocess.Popen[str]") -> None:

@@ -79,7 +79,8 @@ def answer(request: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    """Answer requests until the pipe closes; the argument is how many seconds of the processor one may take: a busy machine takes none from it."""
+    """Answer requests until the pipe closes; the argument is how many seconds of the processor one may take, which are the
+    same on a busy machine."""
     seconds = float(sys.argv[1])
     limit_resources()
     for line in sys.stdin:
